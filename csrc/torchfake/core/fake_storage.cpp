@@ -1,0 +1,99 @@
+// What stands behind the storage of a fake tensor.
+#include <torchfake/core/fake_storage.h>
+
+#include <torchfake/core/compat.h>
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+namespace {
+
+[[noreturn]] void refuse_data(c10::StorageImpl* /*storage*/) {
+  raise(
+      ErrorKind::kDataAccess,
+      "data_ptr",
+      "a fake tensor holds no data to point to. Run this part on a real tensor, or keep it out of the fake run.");
+}
+
+void delete_context(void* context) {
+  delete static_cast<StorageContext*>(context);
+}
+
+StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
+  StorageContext* context = storage_context(storage);
+  if (context == nullptr) {
+    auto owned = std::make_unique<StorageContext>();
+    context = owned.get();
+    context->device = device;
+    context->nbytes = storage->nbytes();
+    storage->_mutable_data_ptr_no_checks() =
+        c10::DataPtr(nullptr, owned.release(), &delete_context, c10::Device(c10::kMeta));
+  }
+  return context;
+}
+
+// Points the storage at `data`, keeping its context.
+void repoint(c10::StorageImpl* storage, void* data) {
+  c10::DataPtr& old = storage->_mutable_data_ptr_no_checks();
+  void* context = old.release_context();
+  old = c10::DataPtr(data, context, &delete_context, c10::Device(c10::kMeta));
+}
+
+}  // namespace
+
+StorageContext::~StorageContext() {
+  if (observer) {
+    observer->on_free(this, device, nbytes);
+  }
+}
+
+void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  compat::set_write_hook(impl, &refuse_data);
+  if (C10_UNLIKELY(observer != nullptr)) {
+    StorageContext* context = ensure_context(impl, device);
+    if (!context->observer) {
+      context->observer = observer;
+      observer->on_alloc(context, device, context->nbytes);
+    }
+  }
+}
+
+void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes) {
+  StorageContext* context = ensure_context(storage, device);
+  if (context->known) {
+    context->retired = std::move(context->known);
+  }
+  context->known = std::move(bytes);
+  // On a claimed CPU the bytes are where a real tensor would have them, so tolist(), numpy() and C++ code that reads
+  // lengths through a pointer find them. On any other device a pointer would not be readable here.
+  if (device.is_cpu()) {
+    repoint(storage, context->known->mutable_data());
+    compat::clear_write_hook(storage);
+  }
+}
+
+void forget_known_bytes(c10::StorageImpl* storage) {
+  StorageContext* context = storage_context(storage);
+  if (context == nullptr || !context->known) {
+    return;
+  }
+  context->retired = std::move(context->known);
+  repoint(storage, nullptr);
+  compat::set_write_hook(storage, &refuse_data);
+}
+
+void note_resize(c10::StorageImpl* storage) {
+  StorageContext* context = storage_context(storage);
+  if (context == nullptr || context->nbytes == storage->nbytes()) {
+    return;
+  }
+  const size_t old_nbytes = context->nbytes;
+  context->nbytes = storage->nbytes();
+  forget_known_bytes(storage);
+  if (context->observer) {
+    context->observer->on_resize(context, context->device, old_nbytes, context->nbytes);
+  }
+}
+
+}  // namespace torchfake

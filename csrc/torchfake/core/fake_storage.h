@@ -1,0 +1,61 @@
+// What stands behind the storage of a fake tensor: no data, or known values; and who watches it live and die.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
+
+#include <memory>
+
+namespace torchfake {
+
+// Hears of every fake storage of a mode: the seam on which a memory model is built. Called on the thread that creates,
+// resizes or drops the storage; must not throw and must not run tensor operators.
+class StorageObserver {
+ public:
+  virtual ~StorageObserver() = default;
+  // `id` names the storage until on_free(id).
+  virtual void on_alloc(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
+  virtual void on_resize(const void* id, c10::Device device, size_t old_nbytes, size_t nbytes) noexcept = 0;
+  virtual void on_free(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
+};
+
+// The context of a fake storage's DataPtr. Most storages have none: it is made when an observer listens or when values
+// are known. See Note [Known values].
+struct StorageContext {
+  c10::Device device{c10::kCPU};
+  size_t nbytes = 0;
+  std::shared_ptr<StorageObserver> observer;
+  // A CPU storage of the same size with the real bytes; null when they are not known.
+  c10::intrusive_ptr<c10::StorageImpl> known;
+  // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
+  c10::intrusive_ptr<c10::StorageImpl> retired;
+
+  ~StorageContext();
+};
+
+// Makes `storage`, a data-less meta storage that no fake has used yet, the storage of a fake on `device`.
+void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
+
+// The context of a fake storage, or null.
+inline StorageContext* storage_context(c10::StorageImpl* storage) {
+  return static_cast<StorageContext*>(storage->_mutable_data_ptr_no_checks().get_context());
+}
+
+// The real bytes behind a fake storage, or null where they are not known.
+inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
+  StorageContext* context = storage_context(storage);
+  return context == nullptr ? nullptr : context->known.get();
+}
+
+// From now on the values of `storage` are those of `bytes`, a CPU storage of the same size.
+void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes);
+
+// From now on the values of `storage` are not known. Does nothing where they were not.
+void forget_known_bytes(c10::StorageImpl* storage);
+
+// To be called after an operator may have changed the size of `storage`: tells the observer, and forgets known bytes
+// that no longer cover the storage.
+void note_resize(c10::StorageImpl* storage);
+
+}  // namespace torchfake

@@ -1,0 +1,170 @@
+// The fake tensor itself.
+#include <torchfake/core/fake_tensor_impl.h>
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <torchfake/core/errors.h>
+
+#include <atomic>
+#include <limits>
+
+namespace torchfake {
+
+namespace {
+
+// In the library's static TLS block: the flag is read on every device() of a fake.
+__attribute__((tls_model("initial-exec"))) thread_local int t_kernel_depth = 0;
+__attribute__((tls_model("initial-exec"))) thread_local c10::DeviceType t_last_accelerator = c10::kCUDA;
+
+std::atomic<c10::DeviceIndex> g_device_count{0};
+
+void note_claim(c10::Device device) {
+  if (device.is_cpu()) {
+    return;
+  }
+  t_last_accelerator = device.type();
+  c10::DeviceIndex count = g_device_count.load(std::memory_order_relaxed);
+  while (count <= device.index() &&
+         !g_device_count.compare_exchange_weak(count, static_cast<c10::DeviceIndex>(device.index() + 1))) {
+  }
+}
+
+}  // namespace
+
+InKernel::InKernel() noexcept {
+  ++t_kernel_depth;
+}
+
+InKernel::~InKernel() {
+  --t_kernel_depth;
+}
+
+bool InKernel::active() noexcept {
+  return t_kernel_depth > 0;
+}
+
+FakeTensorImpl::FakeTensorImpl(
+    c10::Storage&& storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    c10::Device claimed_device,
+    ModePtr mode)
+    : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), key_set, dtype),
+      claimed_device_(claimed_device),
+      mode_(std::move(mode)) {
+  set_custom_device(true);
+  note_claim(claimed_device_);
+}
+
+c10::DeviceType last_claimed_accelerator() {
+  return t_last_accelerator;
+}
+
+c10::DeviceIndex claimed_device_count() {
+  return g_device_count.load(std::memory_order_relaxed);
+}
+
+c10::Device FakeTensorImpl::device_custom() const {
+  return InKernel::active() ? c10::Device(c10::kMeta) : claimed_device_;
+}
+
+const char* FakeTensorImpl::tensorimpl_type_name() const {
+  return "FakeTensorImpl";
+}
+
+template <typename Version>
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& version, bool allow_metadata_change)
+    const {
+  auto copy =
+      c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage_), key_set_, data_type_, claimed_device_, mode_);
+  copy_tensor_metadata(this, copy.get(), std::forward<Version>(version), allow_metadata_change);
+  copy->refresh_numel();
+  copy->refresh_contiguous();
+  return copy;
+}
+
+namespace {
+
+// A TorchDispatchMode or a subclass with __torch_dispatch__ wants to see detach() as an operator: TensorImpl's own
+// implementation calls it, and the call comes back through the fallback.
+bool python_sees_detach(c10::DispatchKeySet key_set) {
+  return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) &&
+      (c10::impl::TorchDispatchModeTLS::stack_len() > 0 || key_set.has(c10::DispatchKey::Python));
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter,
+    bool allow_tensor_metadata_change) const {
+  if (python_sees_detach(key_set_)) {
+    return TensorImpl::shallow_copy_and_detach(version_counter, allow_tensor_metadata_change);
+  }
+  return copy_and_detach(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter,
+    bool allow_tensor_metadata_change) const {
+  if (python_sees_detach(key_set_)) {
+    return TensorImpl::shallow_copy_and_detach(std::move(version_counter), allow_tensor_metadata_change);
+  }
+  return copy_and_detach(std::move(version_counter), allow_tensor_metadata_change);
+}
+
+void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  const FakeTensorImpl* other = as_fake(impl.get());
+  if (other == nullptr) {
+    raise(
+        ErrorKind::kRealTensor,
+        "set_data",
+        "`fake.data = real` would leave a fake with real data; convert the right side with torchfake.to_fake first.");
+  }
+  TensorImpl::shallow_copy_from(impl);
+  claimed_device_ = other->claimed_device_;
+  mode_ = other->mode_;
+  set_custom_device(true);
+  refresh_numel();
+  refresh_contiguous();
+}
+
+c10::DispatchKeySet key_set_for(c10::Device device, c10::ScalarType dtype) {
+  const c10::DispatchKey backend = c10::computeDispatchKey(dtype, c10::kStrided, device);
+  c10::DispatchKeySet keys(backend);
+  if (!c10::InferenceMode::is_enabled()) {
+    keys = keys | c10::getAutogradRelatedKeySetFromBackend(c10::toBackendComponent(backend));
+  }
+  return (keys | c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(backend)))
+      .add(c10::DispatchKey::Fake);
+}
+
+c10::Device normalize_device(c10::Device device) {
+  if (device.is_cpu() || device.is_meta()) {
+    return c10::Device(device.type());
+  }
+  if (device.has_index()) {
+    if (device.index() == std::numeric_limits<c10::DeviceIndex>::max()) {
+      raise(ErrorKind::kDeviceNotFaked, "", c10::str("device ", device, ": the highest index that can be claimed is 126."));
+    }
+    return device;
+  }
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(device.type())].load();
+  const c10::DeviceIndex index = guard == nullptr ? 0 : std::max<c10::DeviceIndex>(guard->getDevice().index(), 0);
+  return c10::Device(device.type(), index);
+}
+
+at::Tensor make_fake(
+    c10::Storage storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    const TensorGeometry& geometry,
+    c10::Device device,
+    const ModePtr& mode) {
+  auto impl = c10::make_intrusive<FakeTensorImpl>(std::move(storage), key_set, dtype, device, mode);
+  impl->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.storage_offset);
+  return at::Tensor(std::move(impl));
+}
+
+}  // namespace torchfake

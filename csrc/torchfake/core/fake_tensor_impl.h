@@ -1,0 +1,114 @@
+// The fake tensor itself: a TensorImpl over a meta storage that claims another device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <torchfake/core/fake_mode.h>
+
+namespace torchfake {
+
+// Note [Inside a kernel]
+// A meta kernel must see meta tensors, and the program around it must see the claimed device. Instead of keeping two
+// tensors in step, a fake answers both: `device()` is the claimed device, except on a thread that is inside a kernel
+// call of the engine, where it is meta. Keys are dealt with by the same guard: see dispatch/meta_call.cpp.
+//
+//   with fake_mode():
+//     x = torch.ones(2, device="cuda")   # x.device: cuda:0; in the kernel that adds: meta
+//     x + 1
+//
+// Rejected: a second, plain meta tensor inside each fake. Every in-place change of sizes or strides would have to be
+// carried over, and twice the memory is used.
+class InKernel {
+ public:
+  InKernel() noexcept;
+  ~InKernel();
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+  InKernel(InKernel&&) = delete;
+  InKernel& operator=(InKernel&&) = delete;
+
+  static bool active() noexcept;
+};
+
+class FakeTensorImpl final : public c10::TensorImpl {
+ public:
+  // A fake over `storage` with exactly `key_set`, as a view has that of its base.
+  FakeTensorImpl(
+      c10::Storage&& storage,
+      c10::DispatchKeySet key_set,
+      caffe2::TypeMeta dtype,
+      c10::Device claimed_device,
+      ModePtr mode);
+
+  c10::Device claimed_device() const noexcept {
+    return claimed_device_;
+  }
+  const ModePtr& mode() const noexcept {
+    return mode_;
+  }
+
+  // detach(), .data, saved variables.
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version_counter,
+      bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version_counter,
+      bool allow_tensor_metadata_change) const override;
+  // x.data = y. Throws RealTensorError, having changed nothing, if `impl` is not a fake.
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+
+ protected:
+  c10::Device device_custom() const override;
+  const char* tensorimpl_type_name() const override;
+
+ private:
+  template <typename Version>
+  c10::intrusive_ptr<c10::TensorImpl> copy_and_detach(Version&& version, bool allow_metadata_change) const;
+
+  c10::Device claimed_device_;
+  ModePtr mode_;
+};
+
+// The fake behind a tensor, or null. Tests the type, not the key: a plain TensorImpl may have copied a fake's keys.
+inline FakeTensorImpl* as_fake(const c10::TensorImpl* impl) {
+  // Most tensors asked about are fakes, so the exact type is compared first; the class is final.
+  return impl->key_set().has(c10::DispatchKey::Fake) && typeid(*impl) == typeid(FakeTensorImpl)
+      ? const_cast<FakeTensorImpl*>(static_cast<const FakeTensorImpl*>(impl))
+      : nullptr;
+}
+
+inline FakeTensorImpl* as_fake(const at::TensorBase& tensor) {
+  return as_fake(tensor.unsafeGetTensorImpl());
+}
+
+// The keys of a new fake on `device`: those of the claimed backend and Fake. Autograd's keys are left out in inference
+// mode, as PyTorch does.
+c10::DispatchKeySet key_set_for(c10::Device device, c10::ScalarType dtype);
+
+// `device` with an index: `cuda` is the current device of that type, `cpu` and `meta` stay as they are. Throws
+// DeviceNotFakedError for an index that no device can have.
+c10::Device normalize_device(c10::Device device);
+
+// The type of the last device other than the CPU that a fake of this thread has claimed; CUDA if there was none.
+c10::DeviceType last_claimed_accelerator();
+
+// One more than the highest index that a fake of this process has claimed of any device.
+c10::DeviceIndex claimed_device_count();
+
+struct TensorGeometry {
+  c10::IntArrayRef sizes;
+  c10::IntArrayRef strides;
+  int64_t storage_offset = 0;
+};
+
+// A fake with its own key set over a storage that fakes already use (or that adopt_storage was called on).
+at::Tensor make_fake(
+    c10::Storage storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    const TensorGeometry& geometry,
+    c10::Device device,
+    const ModePtr& mode);
+
+}  // namespace torchfake

@@ -1,0 +1,151 @@
+// Devices this machine does not have: enough of them for autograd and the dispatcher to work with tensors that claim one.
+#include <torchfake/devices/absent_devices.h>
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <torchfake/core/fake_tensor_impl.h>
+
+#include <array>
+#include <atomic>
+
+namespace torchfake {
+
+namespace {
+
+// The guard of a device type that PyTorch was built without. It keeps a current device per thread and makes no streams
+// but the default one. See Note [Absent devices].
+class AbsentGuard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  explicit AbsentGuard(c10::DeviceType type) : type_(type) {}
+
+  c10::DeviceType type() const override {
+    return type_;
+  }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override {
+    return c10::Device(type_, current());
+  }
+  void setDevice(c10::Device device) const override {
+    if (device.has_index()) {
+      current() = device.index();
+    }
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) {
+      current() = device.index();
+    }
+  }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return c10::Stream(c10::Stream::DEFAULT, stream.device());
+  }
+  // As many as have been claimed: autograd keeps a stream for each, and finds it by index.
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return claimed_device_count();
+  }
+
+  // Nothing runs, so there is nothing to wait for.
+  void destroyEvent(void* /*event*/, c10::DeviceIndex /*device*/) const noexcept override {}
+  void record(void** event, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/, c10::EventFlag /*flag*/)
+      const override {
+    static char recorded;
+    *event = &recorded;
+  }
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override {
+    return true;
+  }
+  bool queryStream(const c10::Stream& /*stream*/) const override {
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& /*stream*/) const override {}
+  void synchronizeEvent(void* /*event*/) const override {}
+  void synchronizeDevice(c10::DeviceIndex /*device*/) const override {}
+
+ private:
+  c10::DeviceIndex& current() const {
+    static thread_local std::array<c10::DeviceIndex, c10::COMPILE_TIME_MAX_DEVICE_TYPES> current{};
+    return current[static_cast<size_t>(type_)];
+  }
+
+  c10::DeviceType type_;
+};
+
+std::atomic<AbsentDeviceHook> g_hook{nullptr};
+
+// The last kernel of a backend that is not there: a real operator asked for it.
+void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* /*stack*/) {
+  const c10::DispatchKey key =
+      c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, keys.highestBackendKey());
+  const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);
+  if (AbsentDeviceHook hook = g_hook.load(std::memory_order_acquire)) {
+    hook(type);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false,
+      "Could not run '",
+      op.operator_name(),
+      "' on ",
+      c10::DeviceTypeName(type, /*lower_case=*/true),
+      ": PyTorch was built without it. Inside torchfake's fake mode such devices can be claimed.");
+}
+
+// Note [Absent devices]
+// What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch itself has
+// nothing, when torchfake is loaded:
+// - autograd asks the device's guard for a stream whenever it records an operator: AbsentGuard. A backend that is loaded
+//   later writes over it.
+// - Python initialises a device before an operator sees it; the front turns that off. So that a real `x.cuda()` still
+//   ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation would have.
+// Nothing else is claimed: torch.cuda.is_available() stays as it was.
+struct Installer {
+  Installer() {
+    for (size_t i = 0; i < static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
+      if (c10::impl::device_guard_impl_registry[i].load() == nullptr) {
+        const auto type = static_cast<c10::DeviceType>(i);
+        c10::impl::device_guard_impl_registry[i].store(new AbsentGuard(type));
+        absent.push_back(type);
+      }
+    }
+    for (const c10::DispatchKey key :
+         {c10::DispatchKey::CUDA, c10::DispatchKey::XPU, c10::DispatchKey::HPU, c10::DispatchKey::MTIA}) {
+      const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);
+      if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
+        libraries.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+        libraries.back().fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
+      }
+    }
+  }
+
+  std::vector<c10::DeviceType> absent;
+  std::vector<torch::Library> libraries;
+};
+
+const Installer& installer() {
+  static const auto* installer = new Installer();  // never destroyed: autograd's threads outlive static storage
+  return *installer;
+}
+
+[[maybe_unused]] const Installer& g_installed_at_load = installer();
+
+}  // namespace
+
+const std::vector<c10::DeviceType>& absent_device_types() {
+  return installer().absent;
+}
+
+void set_absent_device_hook(AbsentDeviceHook hook) {
+  g_hook.store(hook, std::memory_order_release);
+}
+
+}  // namespace torchfake

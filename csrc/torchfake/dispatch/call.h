@@ -1,0 +1,77 @@
+// One operator call on its way through the five steps: the arguments on the stack and the tensors among them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/dispatch/op_traits.h>
+
+namespace torchfake {
+
+struct TensorArg {
+  c10::TensorImpl* impl;
+  FakeTensorImpl* fake;  // null for a tensor that is no fake
+  uint16_t arg;  // index of the argument
+  uint16_t element;  // index in the argument, where that is a list
+  bool is_written;
+  bool is_out;
+};
+
+// Holds no references of its own: valid while the arguments stay on the stack unchanged. After a change, `rescan()`.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+  const c10::OperatorHandle& op;
+  const OpTraits& traits;
+  const c10::DispatchKeySet keys;
+  torch::jit::Stack* const stack;
+
+  size_t num_args() const {
+    return traits.args.size();
+  }
+  c10::IValue& arg(size_t index) const {
+    return *(stack->end() - static_cast<ptrdiff_t>(num_args()) + static_cast<ptrdiff_t>(index));
+  }
+  const c10::SmallVector<TensorArg, 8>& tensors() const {
+    return tensors_;
+  }
+  bool has_fake() const {
+    return has_fake_;
+  }
+  bool has_non_fake() const {
+    return has_non_fake_;
+  }
+  // The mode that answers: that of the first fake, else the thread's. Null where neither is.
+  ModePtr mode() const;
+
+  // The device argument, where there is one that is not None.
+  std::optional<c10::Device> device_arg() const;
+
+  // Puts `tensor` in the place of a tensor argument. A list is copied first: the caller's own is left alone.
+  void replace(const TensorArg& which, const at::Tensor& tensor);
+
+  // Looks at the arguments again.
+  void rescan();
+
+  // "argument 'other'", or "element 3 of argument 'tensors'".
+  std::string describe(const TensorArg& which) const;
+
+  std::string op_name() const {
+    return traits.qualified_name();
+  }
+
+ private:
+  void add(const c10::IValue& value, size_t arg, size_t element);
+
+  c10::SmallVector<TensorArg, 8> tensors_;
+  bool has_fake_ = false;
+  bool has_non_fake_ = false;
+};
+
+// The operator's last `num_returns` values on the stack, after a call.
+c10::ArrayRef<c10::IValue> outputs_of(const Call& call);
+
+}  // namespace torchfake

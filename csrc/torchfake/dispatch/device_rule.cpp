@@ -1,0 +1,123 @@
+// Step 2 of 5: picks the device each fresh output claims.
+#include <torchfake/dispatch/device_rule.h>
+
+#include <ATen/Context.h>
+
+#include <torchfake/core/errors.h>
+
+#include <array>
+#include <string_view>
+
+namespace torchfake {
+
+namespace {
+
+// Operators whose kernels take tensors of several devices, and on purpose: what the outputs claim is the first one's.
+constexpr std::array<std::string_view, 12> kMixedDeviceOps = {
+    "aten::copy_",
+    "aten::copy",
+    "aten::_foreach_copy_",
+    "aten::_foreach_copy",
+    "aten::_copy_from",
+    "aten::_copy_from_and_resize",
+    "aten::resize_as_",
+    "aten::set_",
+    "aten::_has_compatible_shallow_copy_type",
+    "aten::is_set_to",
+    "aten::_pack_padded_sequence",
+    "aten::pin_memory",
+};
+
+// Operators that take indices from the CPU for data on any device.
+constexpr std::array<std::string_view, 5> kIndexOps = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+};
+
+template <size_t kSize>
+bool contains(const std::array<std::string_view, kSize>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_cpu_scalar(const FakeTensorImpl& fake) {
+  return fake.claimed_device().is_cpu() && fake.dim() == 0;
+}
+
+[[noreturn]] void refuse(const Call& call, const TensorArg& first, const TensorArg& second) {
+  raise(
+      ErrorKind::kDeviceMismatch,
+      call.op_name(),
+      c10::str(
+          call.describe(first),
+          " claims ",
+          first.fake->claimed_device(),
+          " and ",
+          call.describe(second),
+          " claims ",
+          second.fake->claimed_device(),
+          "; move one of them with .to()."));
+}
+
+const TensorArg* common_device_arg(const Call& call) {
+  const std::string& name = call.traits.name;
+  const bool index_op = contains(kIndexOps, name);
+  const bool scalars_join = name != "aten::nextafter";
+  const TensorArg* common = nullptr;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.fake == nullptr) {
+      continue;
+    }
+    if (common == nullptr) {
+      common = &tensor;
+      continue;
+    }
+    if (tensor.fake->claimed_device() == common->fake->claimed_device()) {
+      // A scalar that agrees is no reason to keep the scalar as the one that speaks.
+      if (is_cpu_scalar(*common->fake) && !is_cpu_scalar(*tensor.fake)) {
+        common = &tensor;
+      }
+      continue;
+    }
+    if (scalars_join && is_cpu_scalar(*tensor.fake) && !tensor.is_written) {
+      continue;
+    }
+    if (scalars_join && is_cpu_scalar(*common->fake) && !common->is_written) {
+      common = &tensor;
+      continue;
+    }
+    if (index_op && call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
+        tensor.fake->claimed_device().is_cpu()) {
+      continue;
+    }
+    refuse(call, *common, tensor);
+  }
+  return common;
+}
+
+}  // namespace
+
+c10::Device device_rule(const Call& call, const ModeState& mode) {
+  if (std::optional<c10::Device> asked = call.device_arg()) {
+    const c10::Device device = normalize_device(*asked);
+    if (!mode.options.fake_cuda && !device.is_cpu() && !device.is_meta()) {
+      raise(
+          ErrorKind::kDeviceNotFaked,
+          call.op_name(),
+          c10::str("device ", device, " was asked for in a mode with fake_cuda=False; turn it on to claim it."));
+    }
+    return device;
+  }
+  if (!call.has_fake()) {
+    return c10::Device(c10::kCPU);
+  }
+  if (contains(kMixedDeviceOps, call.traits.name)) {
+    return call.tensors().front().fake != nullptr ? call.tensors().front().fake->claimed_device()
+                                                  : c10::Device(c10::kCPU);
+  }
+  return common_device_arg(call)->fake->claimed_device();
+}
+
+}  // namespace torchfake

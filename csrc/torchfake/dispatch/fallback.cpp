@@ -1,0 +1,211 @@
+// The one kernel on the Fake key: every operator on fakes, and every operator in the mode, comes through here.
+#include <torch/library.h>
+
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/device_rule.h>
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/wrap_outputs.h>
+#include <torchfake/rules/rules.h>
+
+namespace torchfake {
+
+namespace {
+
+// Fakes carry their mode; this one serves where a key set with Fake comes along without either.
+const ModePtr& default_mode() {
+  static const ModePtr mode = c10::make_intrusive<ModeState>(FakeModeOptions{});
+  return mode;
+}
+
+bool is_lift(const OpTraits& traits) {
+  return traits.name == "aten::lift_fresh" || traits.name == "aten::lift" || traits.name == "aten::lift_fresh_copy";
+}
+
+// A real tensor's values, made known behind its fake.
+at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
+  at::Tensor fake = to_fake(real, mode);
+  const FakeTensorImpl& impl = *as_fake(fake);
+  const bool whole = impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
+      impl.unsafe_storage().nbytes() == static_cast<size_t>(impl.numel()) * impl.itemsize();
+  if (real.is_cpu() && whole && real.numel() <= mode->options.known_values) {
+    NoFakeMode no_mode;
+    make_known(impl, copy ? real.clone() : real);
+  }
+  return fake;
+}
+
+// What the mode does with a call that has no fake among its arguments: things made from nothing become fake, real
+// tensors stay real among themselves.
+bool stays_real(const Call& call, const ModePtr& mode) {
+  if (call.has_fake() || is_lift(call.traits)) {
+    return false;
+  }
+  if (!call.traits.takes_tensors || !call.has_non_fake()) {
+    return !call.traits.returns_tensors;
+  }
+  if (call.traits.is_factory_like) {
+    return false;
+  }
+  // real.to("cuda") where there is no such device can only be meant for a fake.
+  const bool moves = call.traits.name == "aten::_to_copy" && call.device_arg() && !call.device_arg()->is_cpu() &&
+      !call.device_arg()->is_meta() && mode->options.fake_cuda;
+  return !moves;
+}
+
+// Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
+// read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
+// anything is changed.
+void admit_real_tensors(Call& call, const ModePtr& mode) {
+  if (call.traits.is_factory_like && !call.has_fake()) {
+    return;
+  }
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    const TensorArg tensor = call.tensors()[i];
+    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+      continue;
+    }
+    const at::Tensor real(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    const bool number = real.is_cpu() && real.dim() == 0;
+    const bool moved = !call.has_fake() && call.traits.name == "aten::_to_copy";
+    if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
+      raise(
+          ErrorKind::kRealTensor,
+          call.op_name(),
+          c10::str(
+              call.describe(tensor),
+              real.is_meta() ? " is a meta tensor" : " is a real tensor",
+              " and others are fake; convert it with torchfake.to_fake, or create it inside the mode."));
+    }
+    call.replace(tensor, lift(real, mode, /*copy=*/true));
+  }
+  call.rescan();
+}
+
+[[noreturn]] void refuse_unknown_values(const Call& call) {
+  if (call.traits.data_dependent) {
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "the result is a value, and this fake tensor holds none. Values are known only where they follow from small "
+        "constants; keep this branch out of the fake run, or pass the value in.");
+  }
+  raise(
+      ErrorKind::kDynamicOutputShape,
+      call.op_name(),
+      "the shape of the result depends on values, and this fake tensor holds none. Values are known only where they "
+      "follow from small constants; use an operator whose output has a fixed shape.");
+}
+
+// An operator whose outcome depends on values, and all of them are known: the real one answers.
+void answer_from_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
+  values.run_real(call);
+  const size_t first = call.stack->size() - call.traits.num_returns;
+  for (size_t i = first; i < call.stack->size(); ++i) {
+    c10::IValue& value = (*call.stack)[i];
+    if (value.isTensor() && value.toTensor().defined()) {
+      at::Tensor real = value.toTensor();
+      at::Tensor fake = to_fake(real, mode, device);
+      if (real.numel() <= mode->options.known_values) {
+        make_known(*as_fake(fake), real);
+      }
+      value = std::move(fake);
+    }
+  }
+}
+
+bool masks_give_shape(const OpTraits& traits) {
+  return traits.name == "aten::index" || traits.name == "aten::_unsafe_index" || traits.name == "aten::masked_select";
+}
+
+void record(const ModePtr& mode, const Call& call, const std::vector<c10::IValue>& arguments) {
+  mode->options.recorder->on_op(call.op, arguments, outputs_of(call));
+}
+
+void answer(Call& call, const ModePtr& mode) {
+  admit_real_tensors(call, mode);
+  const c10::Device device = device_rule(call, *mode);
+  ValueTracker values(call, *mode);
+  const Rule rule = find_rule(call.traits);
+  if ((call.traits.data_dependent || call.traits.dynamic_shape) && !masks_give_shape(call.traits)) {
+    if (!values.inputs_known()) {
+      refuse_unknown_values(call);
+    }
+    return answer_from_values(call, values, device, mode);
+  }
+  const Inputs inputs(call);
+  if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {
+    meta_call(call);
+  }
+  wrap_outputs(call, inputs, device, mode);
+  values.follow(call, device);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Call call(op, OpTraits::of(op), keys, stack);
+  ModePtr mode = call.mode();
+  if (!mode) {
+    mode = default_mode();
+  }
+  if (stays_real(call, mode)) {
+    return real_call(call);
+  }
+  if (is_lift(call.traits)) {
+    at::Tensor fake = lift(call.arg(0).toTensor(), mode, call.traits.name != "aten::lift_fresh");
+    torch::jit::drop(*stack, call.num_args());
+    stack->emplace_back(std::move(fake));
+    return;
+  }
+  if (must_decompose(op)) {
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+  }
+  std::vector<c10::IValue> arguments;
+  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
+    arguments.assign(stack->end() - static_cast<ptrdiff_t>(call.num_args()), stack->end());
+  }
+  answer(call, mode);
+  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
+    record(mode, call, arguments);
+  }
+}
+
+}  // namespace
+
+// `x.data = y` asks this first, above the Fake key. PyTorch compares backends alone and would let a real tensor take a
+// fake's storage.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  if ((as_fake(self) != nullptr) != (as_fake(from) != nullptr)) {
+    raise(
+        ErrorKind::kRealTensor,
+        "set_data",
+        "`x.data = y` with one of them real and the other fake; convert the real one with torchfake.to_fake first.");
+  }
+  return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
+// On every key through which a dense tensor can reach it.
+struct SetDataGuard {
+  SetDataGuard() {
+    for (const c10::DispatchKey key :
+         {c10::DispatchKey::AutogradCPU,
+          c10::DispatchKey::AutogradCUDA,
+          c10::DispatchKey::AutogradXPU,
+          c10::DispatchKey::AutogradMPS,
+          c10::DispatchKey::AutogradHPU,
+          c10::DispatchKey::AutogradMTIA,
+          c10::DispatchKey::Fake}) {
+      libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      libraries.back().impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
+    }
+  }
+  std::vector<torch::Library> libraries;
+};
+
+[[maybe_unused]] const SetDataGuard* const g_set_data_guard = new SetDataGuard();
+
+TORCH_LIBRARY_IMPL(_, Fake, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+}  // namespace torchfake

@@ -1,0 +1,288 @@
+// Beside steps 3 to 5: keeps the values of small fakes that follow from constants.
+#include <torchfake/dispatch/known_values.h>
+
+#include <ATen/core/List.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+namespace {
+
+// The side run is plain CPU: no engine, no autograd, no autocast, no Python modes.
+class PlainCpu {
+ public:
+  PlainCpu() : guard_(keys()) {}
+
+ private:
+  static c10::impl::LocalDispatchKeySet keys() {
+    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+    keys.included_ = c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
+    keys.excluded_ = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+        c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) |
+        c10::DispatchKeySet(c10::DispatchKey::Fake);
+    return keys;
+  }
+  c10::impl::ForceDispatchKeyGuard guard_;
+};
+
+c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
+  return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Whether the tensor's elements are all of its storage, each once.
+bool fills_storage(const c10::TensorImpl& impl) {
+  return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
+      static_cast<size_t>(impl.numel()) * impl.itemsize() == impl.unsafe_storage().nbytes();
+}
+
+at::Tensor tensor_over(c10::intrusive_ptr<c10::StorageImpl> bytes, const c10::TensorImpl& like) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(bytes)), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.is_wrapped_number()) {
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  tensor._set_conj(like.is_conj());
+  tensor._set_neg(like.is_neg());
+  return tensor;
+}
+
+at::Tensor new_buffer(const c10::TensorImpl& like) {
+  return at::empty_strided(
+      like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
+}
+
+template <typename Visit>
+void visit_tensors(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      visit(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        visit(tensor);
+      }
+    }
+  }
+}
+
+std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
+  std::vector<at::Tensor> tensors;
+  visit_tensors(values, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  return tensors;
+}
+
+}  // namespace
+
+std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
+  c10::StorageImpl* storage = storage_of(fake);
+  if (storage == nullptr) {
+    return std::nullopt;
+  }
+  c10::StorageImpl* bytes = known_bytes(storage);
+  if (bytes == nullptr || fake.numel() > limit || fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
+    return std::nullopt;
+  }
+  return tensor_over(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(bytes), fake);
+}
+
+void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
+  c10::StorageImpl* storage = storage_of(fake);
+  const bool adoptable = real.strides() == fake.strides() && fills_storage(*real.unsafeGetTensorImpl()) &&
+      real.storage().use_count() == 1 && real.storage().nbytes() == storage->nbytes();
+  if (adoptable) {
+    set_known_bytes(storage, fake.claimed_device(), real.storage().getWeakStorageImpl().lock());
+    return;
+  }
+  PlainCpu plain;
+  at::Tensor copy = new_buffer(fake);
+  copy.copy_(real);
+  set_known_bytes(storage, fake.claimed_device(), copy.storage().getWeakStorageImpl().lock());
+}
+
+ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call), limit_(mode.options.known_values) {
+  const OpTraits& traits = call.traits;
+  bool any_known = false;
+  bool all_known = true;
+  for (const TensorArg& tensor : call.tensors()) {
+    const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
+    c10::StorageImpl* storage = storage_of(*tensor.impl);
+    const bool known = tensor.fake != nullptr && storage != nullptr && known_bytes(storage) != nullptr &&
+        tensor.impl->numel() <= limit_;
+    any_known |= known;
+    all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
+  }
+  const bool constant = traits.values == ValueSource::kConstant;
+  inputs_known_ = limit_ > 0 && traits.values != ValueSource::kNone && (all_known || constant);
+  if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
+    return;
+  }
+  if (traits.mutates) {
+    for (const TensorArg& tensor : call.tensors()) {
+      if (tensor.is_written && tensor.fake != nullptr) {
+        written_.push_back(
+            {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
+             at::Tensor(),
+             tensor.arg,
+             false});
+      }
+    }
+  }
+  // A view has the values of its base with no work.
+  computes_ = inputs_known_ && (!traits.is_view || traits.mutates);
+  if (computes_) {
+    real_ = real_arguments();
+  }
+}
+
+torch::jit::Stack ValueTracker::real_arguments() const {
+  torch::jit::Stack real;
+  auto* self = const_cast<ValueTracker*>(this);
+  const auto substitute = [&](const c10::IValue& value, size_t arg) -> c10::IValue {
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      return value;
+    }
+    const FakeTensorImpl* fake = as_fake(value.toTensor());
+    if (fake == nullptr) {
+      return value;
+    }
+    const ArgTraits& facts = call_.traits.args[arg];
+    std::optional<at::Tensor> known = facts.is_out ? std::nullopt : known_tensor(*fake, limit_);
+    at::Tensor tensor;
+    if (known) {
+      tensor = *known;
+    } else {
+      // Not read: the operator needs its shape alone, or fills it.
+      PlainCpu plain;
+      tensor = facts.is_out || fake->numel() > limit_
+          ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
+          : new_buffer(*fake);
+    }
+    for (Written& written : self->written_) {
+      if (written.fake.get() == fake && written.arg == arg) {
+        written.real = tensor;
+        written.is_new = !known;
+      }
+    }
+    return tensor;
+  };
+  for (size_t i = 0; i < call_.num_args(); ++i) {
+    const c10::IValue& value = call_.arg(i);
+    switch (call_.traits.args[i].kind) {
+      case ArgKind::kTensor:
+        real.push_back(substitute(value, i));
+        break;
+      case ArgKind::kTensorList: {
+        if (!value.isList()) {
+          real.push_back(value);
+          break;
+        }
+        c10::impl::GenericList list = value.toList().copy();
+        for (size_t j = 0; j < list.size(); ++j) {
+          list.set(j, substitute(list.get(j), i));
+        }
+        real.emplace_back(std::move(list));
+        break;
+      }
+      case ArgKind::kDevice:
+        real.emplace_back(c10::Device(c10::kCPU));
+        break;
+      case ArgKind::kPinMemory:
+        real.emplace_back();
+        break;
+      default:
+        real.push_back(value);
+    }
+  }
+  return real;
+}
+
+void ValueTracker::run_real(Call& call) const {
+  torch::jit::Stack real = computes_ ? real_ : real_arguments();
+  {
+    PlainCpu plain;
+    call.op.callBoxed(&real);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  for (c10::IValue& value : real) {
+    call.stack->push_back(std::move(value));
+  }
+}
+
+bool ValueTracker::outputs_fit(const Call& call) const {
+  bool fit = true;
+  visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
+    fit = fit && tensor.defined() && tensor.numel() <= limit_ && as_fake(tensor) != nullptr;
+  });
+  for (const Written& written : written_) {
+    // What is filled for the first time must be filled whole: the rest of the storage is unknown.
+    fit = fit && written.fake->numel() <= limit_ &&
+        (!written.is_new || fills_storage(*written.fake) || known_bytes(storage_of(*written.fake)) != nullptr);
+  }
+  return fit;
+}
+
+void ValueTracker::forget_written() const {
+  for (const Written& written : written_) {
+    if (c10::StorageImpl* storage = storage_of(*written.fake)) {
+      forget_known_bytes(storage);
+    }
+  }
+}
+
+void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const Call& call) const {
+  for (const Written& written : written_) {
+    if (!written.is_new) {
+      continue;
+    }
+    const auto& fake = static_cast<const FakeTensorImpl&>(*written.fake);
+    if (written.real.sizes() != fake.sizes()) {
+      forget_known_bytes(storage_of(fake));
+    } else if (std::optional<at::Tensor> known = known_tensor(fake, limit_)) {
+      PlainCpu plain;
+      known->copy_(written.real);
+    } else {
+      make_known(fake, written.real);
+    }
+  }
+  const std::vector<at::Tensor> reals = flat_tensors(real_outputs);
+  const std::vector<at::Tensor> fakes = flat_tensors(outputs_of(call));
+  TORCH_INTERNAL_ASSERT(reals.size() == fakes.size());
+  for (size_t i = 0; i < fakes.size(); ++i) {
+    const FakeTensorImpl& fake = *as_fake(fakes[i]);
+    if (storage_context(storage_of(fake)) != nullptr && known_bytes(storage_of(fake)) != nullptr) {
+      continue;
+    }
+    if (fills_storage(fake) && reals[i].sizes() == fake.sizes() && reals[i].dtype() == fake.dtype()) {
+      make_known(fake, reals[i]);
+    }
+  }
+}
+
+void ValueTracker::follow(const Call& call, c10::Device device) {
+  for (const Written& written : written_) {
+    if (c10::StorageImpl* storage = storage_of(*written.fake)) {
+      note_resize(storage);
+    }
+  }
+  if (!computes_ || !outputs_fit(call)) {
+    forget_written();
+    return;
+  }
+  try {
+    PlainCpu plain;
+    call.op.callBoxed(&real_);
+  } catch (const c10::Error&) {
+    forget_written();
+    if (device.is_cpu()) {
+      throw;
+    }
+    return;  // The CPU cannot do it (a dtype it has no kernel for, say); the claimed device may. Not known, then.
+  }
+  finish_written(real_, call);
+}
+
+}  // namespace torchfake

@@ -1,0 +1,69 @@
+// Beside steps 3 to 5: keeps the values of small fakes that follow from constants.
+#pragma once
+
+#include <torchfake/dispatch/call.h>
+
+namespace torchfake {
+
+// Note [Known values]
+// Models look at small values while they run: `if mask.all()`, `linspace(0, 0.1, 12).tolist()`. A fake whose values
+// follow from constants by deterministic operators therefore keeps them: a CPU storage with the same layout stands
+// behind the fake's storage (core/fake_storage.h), so that every view sees it.
+//
+//   mask = torch.ones(1, 8)      # constant: known
+//   part = mask[:, :4]           # a view: known through the storage
+//   part.zero_()                 # done on the bytes as well: mask.all() is False
+//   mask.mul_(torch.rand(1, 8))  # a write of something unknown: no view of this storage is known any more
+//
+// Invariants. Known bytes are exactly what the real program would have in memory. Nothing random or uninitialised is
+// ever known. A storage of more elements than the mode allows is never known. A call none of whose inputs is known
+// pays one pointer test an input.
+// Rejected: a value per tensor (views and in-place writes would have to find each other), and guessing.
+
+// The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
+std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
+
+// Makes the values of `fake` those of `real`, a CPU tensor of the same sizes and dtype. `fake` must be dense and fill
+// its storage.
+void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
+
+// Follows one call. Constructed before the kernel consumes the arguments, told of the outcome after it.
+class ValueTracker {
+ public:
+  ValueTracker(const Call& call, const ModeState& mode);
+
+  // Whether everything the operator reads is known.
+  bool inputs_known() const {
+    return inputs_known_;
+  }
+
+  // Runs the real operator on the known inputs and leaves what it returned, real, on the stack in place of the
+  // arguments. Requires inputs_known().
+  void run_real(Call& call) const;
+
+  // After a meta call: gives outputs their values where they are known, and ends the knowledge of what was overwritten.
+  // Throws what the real kernel throws, where the claimed device is the CPU.
+  void follow(const Call& call, c10::Device device);
+
+ private:
+  torch::jit::Stack real_arguments() const;
+  bool outputs_fit(const Call& call) const;
+  void forget_written() const;
+  void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
+
+  struct Written {
+    c10::intrusive_ptr<c10::TensorImpl> fake;
+    at::Tensor real;  // what the side run writes to
+    uint16_t arg;
+    bool is_new;  // `real` is not yet behind the fake's storage
+  };
+
+  const Call& call_;
+  const int64_t limit_;
+  bool inputs_known_ = false;
+  bool computes_ = false;
+  torch::jit::Stack real_;
+  c10::SmallVector<Written, 2> written_;
+};
+
+}  // namespace torchfake

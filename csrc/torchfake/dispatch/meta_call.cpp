@@ -1,0 +1,98 @@
+// Step 4 of 5: runs the operator on metadata alone.
+#include <torchfake/dispatch/meta_call.h>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+namespace {
+
+// Keys that no operator called by a meta kernel may see: whatever they stand for has been done above, on the way here.
+const c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    c10::autocast_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::Python) |
+    c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) | c10::DispatchKeySet(c10::DispatchKey::Fake);
+
+// Backends with a functionality key of their own, which would win over Meta.
+const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey::FPGA) |
+    c10::DispatchKeySet(c10::DispatchKey::Vulkan) | c10::DispatchKeySet(c10::DispatchKey::Metal) |
+    c10::DispatchKeySet(c10::DispatchKey::MkldnnCPU);
+
+// Note [Two guards for a kernel]
+// A redispatch with a key set ignores the thread's keys, and the operators a kernel calls ignore that key set: both
+// have to be set. Meta goes into the thread's included keys as a whole local key set, because an include guard would
+// leave the Meta backend bit behind on exit.
+c10::impl::LocalDispatchKeySet kernel_keys() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.included_ = keys.included_.remove(c10::DispatchKey::Fake) | c10::DispatchKeySet(c10::DispatchKey::Meta);
+  keys.excluded_ = keys.excluded_ | kAboveKernels | kOtherBackends;
+  return keys;
+}
+
+c10::impl::LocalDispatchKeySet real_keys() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.included_ = keys.included_.remove(c10::DispatchKey::Fake);
+  keys.excluded_ = keys.excluded_.add(c10::DispatchKey::Fake);
+  return keys;
+}
+
+// `with torch.device("cuda")` is a torch function mode: a meta kernel in Python that calls torch.empty must not meet it.
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoTorchFunction() {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(before_);
+  }
+  NoTorchFunction(const NoTorchFunction&) = delete;
+  NoTorchFunction& operator=(const NoTorchFunction&) = delete;
+  NoTorchFunction(NoTorchFunction&&) = delete;
+  NoTorchFunction& operator=(NoTorchFunction&&) = delete;
+
+ private:
+  at::impl::TorchFunctionDisabledState before_;
+};
+
+// A kernel that makes tensors makes them on meta, and of memory that needs no pinning.
+void ask_for_meta(Call& call) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    const ArgKind kind = call.traits.args[i].kind;
+    if (kind == ArgKind::kDevice && (!call.arg(i).isNone() || !call.has_fake())) {
+      call.arg(i) = c10::Device(c10::kMeta);
+    } else if (kind == ArgKind::kPinMemory) {
+      call.arg(i) = c10::IValue();
+    }
+  }
+}
+
+}  // namespace
+
+bool must_decompose(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
+void meta_call(Call& call) {
+  if (!call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    raise(
+        ErrorKind::kUnsupportedOperator,
+        call.op_name(),
+        "no meta kernel and no decomposition can tell what this operator returns. For an operator of your own, "
+        "register one with torch.library.register_fake.");
+  }
+  ask_for_meta(call);
+  InKernel in_kernel;
+  c10::impl::ForceDispatchKeyGuard keys(kernel_keys());
+  NoTorchFunction no_torch_function;
+  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+}
+
+void real_call(Call& call) {
+  c10::impl::ForceDispatchKeyGuard keys(real_keys());
+  call.op.redispatchBoxed(call.keys.remove(c10::DispatchKey::Fake), call.stack);
+}
+
+}  // namespace torchfake

@@ -1,0 +1,18 @@
+// Step 4 of 5: runs the operator on metadata alone.
+#pragma once
+
+#include <torchfake/dispatch/call.h>
+
+namespace torchfake {
+
+// Replaces the arguments on the stack by what the operator's meta kernel answers: fakes that were given, views of them
+// and plain meta tensors. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
+void meta_call(Call& call);
+
+// Whether the operator can only be run by its decomposition into others.
+bool must_decompose(const c10::OperatorHandle& op);
+
+// Calls the real operator, with the engine out of the way: the arguments are real tensors.
+void real_call(Call& call);
+
+}  // namespace torchfake

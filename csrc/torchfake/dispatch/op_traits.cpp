@@ -1,0 +1,154 @@
+// Step 1 of 5: facts about an operator.
+#include <torchfake/dispatch/op_traits.h>
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string_view>
+
+namespace torchfake {
+
+namespace {
+
+// Note [Table of traits]
+// Readers look an operator up by the address of its registration, without a lock: slots are atomics that go from null
+// to a finished OpTraits and stay. Hazard: an operator of a library that was unloaded may leave its address to another;
+// the name is compared, so the newcomer gets a slot of its own. Traits are never freed: there are only so many
+// operators.
+constexpr size_t kSlots = 1 << 14;
+std::array<std::atomic<const OpTraits*>, kSlots> g_traits{};
+std::array<const void*, kSlots> g_keys{};
+std::mutex g_insert_mutex;
+
+size_t slot_of(const void* key) {
+  return (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> (64 - 14);
+}
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+bool ends_with(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+ArgTraits traits_of(const c10::Argument& arg) {
+  c10::TypePtr type = arg.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) {
+    type = optional->getElementType();
+  }
+  ArgTraits traits;
+  if (type->kind() == c10::TypeKind::TensorType) {
+    traits.kind = ArgKind::kTensor;
+  } else if (auto list = type->cast<c10::ListType>()) {
+    c10::TypePtr element = list->getElementType();
+    if (auto optional = element->cast<c10::OptionalType>()) {
+      element = optional->getElementType();
+    }
+    if (element->kind() == c10::TypeKind::TensorType) {
+      traits.kind = ArgKind::kTensorList;
+    }
+  } else if (type->kind() == c10::TypeKind::DeviceObjType) {
+    traits.kind = ArgKind::kDevice;
+  } else if (type->kind() == c10::TypeKind::LayoutType) {
+    traits.kind = ArgKind::kLayout;
+  } else if (arg.name() == "pin_memory") {
+    traits.kind = ArgKind::kPinMemory;
+  }
+  traits.is_written = arg.alias_info() != nullptr && arg.alias_info()->isWrite();
+  traits.is_out = traits.is_written && arg.kwarg_only();
+  return traits;
+}
+
+bool holds_tensors(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType) {
+    return true;
+  }
+  for (const c10::TypePtr& inner : type->containedTypes()) {
+    if (holds_tensors(inner)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Reads nothing of its tensor argument but sizes, strides, dtype and device.
+bool takes_shape_only(std::string_view base) {
+  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_";
+}
+
+ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
+  const bool uninitialised = starts_with(base, "empty") || starts_with(base, "new_empty") ||
+      starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
+      starts_with(base, "rand") || base == "_resize_output_";
+  if (is_random || uninitialised) {
+    return ValueSource::kNone;
+  }
+  if (base == "fill_" || base == "zero_" || base == "copy_") {
+    return ValueSource::kOverwrite;
+  }
+  if (!takes_tensors || takes_shape_only(base)) {
+    return ValueSource::kConstant;
+  }
+  return ValueSource::kInputs;
+}
+
+}  // namespace
+
+OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name), overload(op.operator_name().overload_name) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string_view base = std::string_view(name).substr(name.find("::") + 2);
+  for (const c10::Argument& arg : schema.arguments()) {
+    args.push_back(traits_of(arg));
+    const ArgTraits& last = args.back();
+    takes_tensors |= last.kind == ArgKind::kTensor || last.kind == ArgKind::kTensorList;
+    mutates |= last.is_written;
+    if (last.kind == ArgKind::kDevice) {
+      device_arg = static_cast<int>(args.size()) - 1;
+    }
+  }
+  num_returns = schema.returns().size();
+  for (const c10::Argument& result : schema.returns()) {
+    returns_tensors |= holds_tensors(result.real_type());
+    is_view |= result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  }
+  is_random = op.hasTag(at::Tag::nondeterministic_seeded);
+  data_dependent = op.hasTag(at::Tag::data_dependent_output);
+  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
+  values = value_source(base, is_random, takes_tensors);
+}
+
+const OpTraits& OpTraits::insert(const c10::OperatorHandle& op, size_t slot) {
+  const c10::OperatorName* key = &op.operator_name();
+  std::lock_guard<std::mutex> lock(g_insert_mutex);
+  for (;; slot = (slot + 1) % kSlots) {
+    const OpTraits* found = g_traits[slot].load(std::memory_order_relaxed);
+    if (found == nullptr) {
+      g_keys[slot] = key;
+      const auto* made = new OpTraits(op);
+      g_traits[slot].store(made, std::memory_order_release);
+      return *made;
+    }
+    if (g_keys[slot] == key && found->name == key->name && found->overload == key->overload_name) {
+      return *found;
+    }
+  }
+}
+
+const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
+  const c10::OperatorName* key = &op.operator_name();
+  for (size_t slot = slot_of(key);; slot = (slot + 1) % kSlots) {
+    const OpTraits* found = g_traits[slot].load(std::memory_order_acquire);
+    if (found == nullptr) {
+      return insert(op, slot);
+    }
+    if (g_keys[slot] == key && found->name == key->name && found->overload == key->overload_name) {
+      return *found;
+    }
+  }
+}
+
+}  // namespace torchfake

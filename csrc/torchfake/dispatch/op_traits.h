@@ -1,0 +1,62 @@
+// Step 1 of 5: facts about an operator, read off its schema and tags once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <string>
+
+namespace torchfake {
+
+enum class ArgKind : uint8_t {
+  kOther,
+  kTensor,  // Tensor or Tensor?
+  kTensorList,  // Tensor[] or Tensor?[]
+  kDevice,  // Device or Device?
+  kLayout,
+  kPinMemory,
+};
+
+struct ArgTraits {
+  ArgKind kind = ArgKind::kOther;
+  bool is_written = false;  // Tensor(a!)
+  bool is_out = false;  // keyword-only and written: an out= argument, whose old contents are not read
+};
+
+// How an operator's values relate to those of its inputs. See Note [Known values].
+enum class ValueSource : uint8_t {
+  kInputs,  // follow from the inputs
+  kConstant,  // follow from the other arguments alone: zeros_like, new_full, arange
+  kOverwrite,  // the first argument is overwritten with what follows from the rest: fill_, zero_, copy_
+  kNone,  // random or uninitialised: never known
+};
+
+struct OpTraits {
+  // The facts of `op`. Thread-safe; the reference lives as long as the process.
+  static const OpTraits& of(const c10::OperatorHandle& op);
+
+  std::string name;  // "aten::add"
+  std::string overload;  // "Tensor"
+  c10::SmallVector<ArgTraits, 8> args;
+  size_t num_returns = 0;
+  bool takes_tensors = false;
+  bool returns_tensors = false;
+  bool mutates = false;
+  bool is_view = false;  // some output may be a view of an input
+  bool is_random = false;
+  bool data_dependent = false;  // a returned value depends on data
+  bool dynamic_shape = false;  // the shape of an output depends on data
+  bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
+  int device_arg = -1;  // index of the device argument
+  ValueSource values = ValueSource::kInputs;
+
+  std::string qualified_name() const {
+    return overload.empty() ? name : name + "." + overload;
+  }
+
+ private:
+  explicit OpTraits(const c10::OperatorHandle& op);
+  static const OpTraits& insert(const c10::OperatorHandle& op, size_t slot);
+};
+
+}  // namespace torchfake

@@ -1,0 +1,82 @@
+// Step 5 of 5: turns what a meta kernel returned into fakes.
+#include <torchfake/dispatch/wrap_outputs.h>
+
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+Inputs::Inputs(const Call& call) {
+  for (const TensorArg& tensor : call.tensors()) {
+    tensors_.push_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+  }
+}
+
+const FakeTensorImpl* Inputs::owner_of(const c10::StorageImpl* storage) const {
+  for (const auto& tensor : tensors_) {
+    if (tensor->has_storage() && tensor->unsafe_storage().unsafeGetStorageImpl() == storage) {
+      return as_fake(tensor.get());
+    }
+  }
+  return nullptr;
+}
+
+namespace {
+
+// Keys that say something of the values and not of the backend.
+const c10::DispatchKeySet kValueKeys = c10::DispatchKeySet(c10::DispatchKey::Conjugate) |
+    c10::DispatchKeySet(c10::DispatchKey::Negative) | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
+
+at::Tensor wrap(
+    const Call& call,
+    const at::Tensor& output,
+    const Inputs& inputs,
+    c10::Device device,
+    const ModePtr& mode) {
+  if (!output.defined() || as_fake(output) != nullptr) {
+    return output;
+  }
+  if (output.layout() != c10::kStrided) {
+    raise(
+        ErrorKind::kUnsupportedFakeTensor,
+        call.op_name(),
+        c10::str("the result has layout ", output.layout(), "; only strided tensors can be fake."));
+  }
+  const c10::TensorImpl* impl = output.unsafeGetTensorImpl();
+  const c10::Storage& storage = impl->unsafe_storage();
+  const TensorGeometry geometry{output.sizes(), output.strides(), output.storage_offset()};
+  if (const FakeTensorImpl* base = inputs.owner_of(storage.unsafeGetStorageImpl())) {
+    c10::DispatchKeySet keys = (base->key_set() - kValueKeys) | (impl->key_set() & kValueKeys);
+    return make_fake(storage, keys, output.dtype(), geometry, base->claimed_device(), base->mode());
+  }
+  if (device.is_meta()) {
+    return output;
+  }
+  adopt_storage(storage, device, mode->options.storage_observer);
+  const c10::DispatchKeySet keys =
+      key_set_for(device, output.scalar_type()) | (impl->key_set() & kValueKeys);
+  at::Tensor fresh = make_fake(storage, keys, output.dtype(), geometry, device, mode);
+  if (impl->is_wrapped_number()) {
+    fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return fresh;
+}
+
+}  // namespace
+
+void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode) {
+  const size_t first = call.stack->size() - call.traits.num_returns;
+  for (size_t i = first; i < call.stack->size(); ++i) {
+    c10::IValue& value = (*call.stack)[i];
+    if (value.isTensor()) {
+      value = wrap(call, value.toTensor(), inputs, device, mode);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> wrapped;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        wrapped.push_back(wrap(call, tensor, inputs, device, mode));
+      }
+      value = std::move(wrapped);
+    }
+  }
+}
+
+}  // namespace torchfake

@@ -1,0 +1,25 @@
+// Step 5 of 5: turns what a meta kernel returned into fakes.
+#pragma once
+
+#include <torchfake/dispatch/call.h>
+
+namespace torchfake {
+
+// The tensors of a call that its outputs may be views of, kept alive over the call.
+class Inputs {
+ public:
+  explicit Inputs(const Call& call);
+
+  // The input whose storage `storage` is, or null.
+  const FakeTensorImpl* owner_of(const c10::StorageImpl* storage) const;
+
+ private:
+  c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> tensors_;
+};
+
+// Makes every tensor among the outputs on the stack a fake: an input that came back stays itself, a view of an input
+// claims that input's device, a fresh tensor claims `device`.
+// Throws UnsupportedFakeTensorException for an output that is not strided.
+void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode);
+
+}  // namespace torchfake

@@ -1,0 +1,95 @@
+// Rules for indexing: a mask whose values are known gives a shape that is known, whatever is being indexed.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/rules/rules.h>
+
+namespace torchfake {
+
+namespace {
+
+bool is_mask(c10::ScalarType dtype) {
+  return dtype == c10::kBool || dtype == c10::kByte;
+}
+
+[[noreturn]] void refuse_mask(const Call& call) {
+  raise(
+      ErrorKind::kDynamicOutputShape,
+      call.op_name(),
+      "how many elements a mask selects depends on its values, which are not known. Use torch.where or a fixed number "
+      "of indices, or build the mask from constants.");
+}
+
+// The values of a mask, or the error.
+at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
+  std::optional<at::Tensor> values = known_tensor(mask, mode->options.known_values);
+  if (!values) {
+    refuse_mask(call);
+  }
+  return *values;
+}
+
+// x[mask]: the mask becomes the indices it stands for.
+RuleResult index(Call& call, const ModePtr& mode) {
+  bool has_mask = false;
+  for (const TensorArg& tensor : call.tensors()) {
+    has_mask |= tensor.arg == 1 && tensor.fake != nullptr && is_mask(tensor.fake->dtype().toScalarType());
+  }
+  if (!has_mask) {
+    return RuleResult::kContinue;
+  }
+  c10::List<std::optional<at::Tensor>> indices;
+  for (const c10::IValue& value : call.arg(1).toListRef()) {
+    const FakeTensorImpl* fake = value.isTensor() && value.toTensor().defined() ? as_fake(value.toTensor()) : nullptr;
+    if (fake == nullptr || !is_mask(fake->dtype().toScalarType())) {
+      indices.push_back(value.toOptional<at::Tensor>());
+      continue;
+    }
+    at::Tensor values = mask_values(call, *fake, mode);
+    std::vector<at::Tensor> columns;
+    {
+      NoFakeMode real;
+      columns = values.nonzero().unbind(1);
+    }
+    for (const at::Tensor& column : columns) {
+      indices.push_back(to_fake(column.contiguous(), mode, fake->claimed_device()));
+    }
+  }
+  call.arg(1) = std::move(indices);
+  call.rescan();
+  return RuleResult::kContinue;
+}
+
+RuleResult masked_select(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor mask = call.arg(1).toTensor();
+  const FakeTensorImpl* fake_mask = as_fake(mask);
+  TORCH_CHECK_INDEX(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
+  const std::vector<int64_t> shape = at::infer_size(self.sizes(), mask.sizes());
+  at::Tensor values = mask_values(call, *fake_mask, mode);
+  int64_t count = 0;
+  {
+    NoFakeMode real;
+    count = values.expand(shape).sum().item<int64_t>();
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(at::detail::empty_meta({count}, self.scalar_type()));
+  return RuleResult::kAnswered;
+}
+
+}  // namespace
+
+Rule find_indexing_rule(std::string_view name, std::string_view overload) {
+  if ((name == "aten::index" || name == "aten::_unsafe_index") && overload == "Tensor") {
+    return &index;
+  }
+  if (name == "aten::masked_select" && overload.empty()) {
+    return &masked_select;
+  }
+  return nullptr;
+}
+
+}  // namespace torchfake

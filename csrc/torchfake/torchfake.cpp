@@ -1,0 +1,70 @@
+// The public functions, over the engine.
+#include <torchfake/torchfake.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/fake_tensor_impl.h>
+
+namespace torchfake {
+
+namespace {
+
+// The tensor inside the wrappers that PyTorch's own transforms put around one. The wrapper of torch.func.grad cannot be
+// opened from here (its header needs a JSON library that PyTorch does not ship): the Python front opens it.
+at::Tensor unwrap(at::Tensor tensor) {
+  while (tensor.defined()) {
+    if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) {
+      tensor = batched->value();
+    } else if (at::functionalization::impl::isFunctionalTensor(tensor)) {
+      tensor = at::functionalization::impl::from_functional_tensor(tensor);
+    } else {
+      break;
+    }
+  }
+  return tensor;
+}
+
+const FakeTensorImpl& require_fake(const at::Tensor& tensor, const char* function) {
+  const at::Tensor inner = unwrap(tensor);
+  const FakeTensorImpl* fake = inner.defined() ? as_fake(inner) : nullptr;
+  TORCH_CHECK_VALUE(fake != nullptr, function, ": expected a fake tensor, got a real one; see is_fake().");
+  return *fake;
+}
+
+}  // namespace
+
+bool is_fake(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return false;
+  }
+  if (as_fake(tensor) != nullptr) {
+    return true;
+  }
+  const at::Tensor inner = unwrap(tensor);
+  return inner.defined() && as_fake(inner) != nullptr;
+}
+
+at::Tensor meta_like(const at::Tensor& fake) {
+  const FakeTensorImpl& impl = require_fake(fake, "meta_like");
+  NoFakeMode no_mode;
+  return at::detail::empty_strided_meta(impl.sizes(), impl.strides(), c10::typeMetaToScalarType(impl.dtype()));
+}
+
+at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device) {
+  static const ModePtr outside = c10::make_intrusive<ModeState>(FakeModeOptions{});
+  const ModePtr mode = current_mode();
+  at::Tensor fake = to_fake(tensor, mode ? mode : outside, device);
+  if (tensor.defined() && tensor.requires_grad() && !fake.requires_grad()) {
+    fake.set_requires_grad(true);
+  }
+  return fake;
+}
+
+c10::Device fake_device(const at::Tensor& fake) {
+  return require_fake(fake, "fake_device").claimed_device();
+}
+
+}  // namespace torchfake

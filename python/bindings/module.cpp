@@ -1,0 +1,12 @@
+// torchfake._C: collects the bindings, one file per feature.
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "The engine of torchfake. Use the names in torchfake.";
+  torchfake::bind_errors(module);
+  torchfake::bind_devices(module);
+  torchfake::bind_mode(module);
+  torchfake::bind_tensors(module);
+}

@@ -1,0 +1,18 @@
+// Functions on tensors.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torchfake/torchfake.h>
+
+#include "bindings.h"
+
+namespace torchfake {
+
+void bind_tensors(pybind11::module_& module) {
+  namespace py = pybind11;
+  module.def("is_fake", &is_fake, py::arg("tensor"));
+  module.def("meta_like", torch::wrap_pybind_function(&meta_like), py::arg("fake"));
+  module.def("to_fake", torch::wrap_pybind_function(&to_fake), py::arg("tensor"), py::arg("device") = py::none());
+  module.def("fake_device", torch::wrap_pybind_function(&fake_device), py::arg("fake"));
+}
+
+}  // namespace torchfake

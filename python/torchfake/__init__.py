@@ -1,0 +1,58 @@
+"""Run PyTorch programs on tensors and GPUs that are not there.
+
+>>> import torch
+>>> from torchfake import fake_mode
+>>> with fake_mode():
+...     model = torch.nn.Linear(1_000_000, 1_000_000, device="cuda")  # 4 TB
+...     y = model(torch.randn(8, 1_000_000, device="cuda"))
+>>> y.shape, y.device
+(torch.Size([8, 1000000]), device(type='cuda', index=0))
+"""
+
+from pathlib import Path
+
+import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
+
+from torchfake import _C, _autograd, _printing
+from torchfake.errors import (
+    DataAccessError,
+    DataDependentOutputException,
+    DeviceMismatchError,
+    DeviceNotFakedError,
+    DynamicOutputShapeException,
+    FakeTensorError,
+    MetadataMismatchError,
+    RealTensorError,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torchfake.fake import FakeTensor, fake_mode, is_fake, meta_like, no_fake_mode, to_fake
+
+__all__ = [
+    "DataAccessError",
+    "DataDependentOutputException",
+    "DeviceMismatchError",
+    "DeviceNotFakedError",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorError",
+    "MetadataMismatchError",
+    "RealTensorError",
+    "UnsupportedFakeTensorException",
+    "UnsupportedOperatorException",
+    "cmake_prefix_path",
+    "fake_mode",
+    "is_fake",
+    "meta_like",
+    "no_fake_mode",
+    "to_fake",
+]
+
+__version__ = "0.1.0"
+
+#: Where `find_package(torchfake)` finds the C++ library, as `torch.utils.cmake_prefix_path` is for PyTorch.
+cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
+
+_C._stand_in_for_absent_devices()
+_autograd.install()
+_printing.install()

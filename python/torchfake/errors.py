@@ -1,0 +1,97 @@
+"""What can go wrong with fake tensors, as exceptions. All of them are `RuntimeError`s."""
+
+from __future__ import annotations
+
+import torch
+
+from torchfake import _C
+
+__all__ = [
+    "DataAccessError",
+    "DataDependentOutputException",
+    "DeviceMismatchError",
+    "DeviceNotFakedError",
+    "DynamicOutputShapeException",
+    "FakeTensorError",
+    "MetadataMismatchError",
+    "RealTensorError",
+    "UnsupportedFakeTensorException",
+    "UnsupportedOperatorException",
+]
+
+
+class FakeTensorError(RuntimeError):
+    """Base of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty."""
+
+    def __init__(self, message: str, op: str = "") -> None:
+        super().__init__(message)
+        self.op = op
+
+    def __reduce__(self) -> tuple[type[FakeTensorError], tuple[str, str]]:
+        return type(self), (str(self), self.op)
+
+    @property
+    def func(self) -> torch._ops.OpOverload | None:
+        """The operator as `torch.ops` has it, or None where no operator is involved."""
+        if "::" not in self.op:
+            return None
+        namespace, _, name = self.op.partition("::")
+        packet, _, overload = name.partition(".")
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+class DataAccessError(FakeTensorError):
+    """Data was asked of a fake tensor: `data_ptr()`, `numpy()`, `tolist()`."""
+
+
+class DataDependentOutputException(FakeTensorError):
+    """The result of an operator is a value that is not known: `item()`, `bool(t)`, `torch.equal`."""
+
+
+class DynamicOutputShapeException(FakeTensorError):
+    """The shape of a result depends on values that are not known: `nonzero`, `unique`, `x[mask]`."""
+
+
+class UnsupportedOperatorException(FakeTensorError):
+    """No kernel, rule or decomposition can say what the operator returns."""
+
+
+class UnsupportedFakeTensorException(FakeTensorError):
+    """A tensor that cannot be faked: sparse, nested, quantized."""
+
+
+class DeviceMismatchError(FakeTensorError):
+    """Two inputs of one operator claim different devices."""
+
+
+class RealTensorError(FakeTensorError):
+    """A real tensor stands among fakes, or a fake among real ones."""
+
+
+class MetadataMismatchError(FakeTensorError):
+    """The cross-check of the shape cache found two different answers."""
+
+
+class DeviceNotFakedError(FakeTensorError):
+    """A device that this machine lacks was asked for in a mode with `fake_cuda=False`."""
+
+
+# In the order of ErrorKind in core/errors.h.
+_BY_KIND: tuple[type[FakeTensorError], ...] = (
+    DataAccessError,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    UnsupportedFakeTensorException,
+    DeviceMismatchError,
+    RealTensorError,
+    MetadataMismatchError,
+    DeviceNotFakedError,
+)
+
+
+def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
+    return _BY_KIND[kind](message, op)
+
+
+_C._set_exception_factory(_make_exception)
