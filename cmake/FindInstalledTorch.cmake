@@ -1,27 +1,29 @@
 # Finds the PyTorch that is installed for the Python in use, and refuses versions torchfake was not made for.
+# Sets TORCHFAKE_TORCH_DIR and makes the target torchfake::torch.
 set(TORCHFAKE_TORCH_MIN 2.13)
 set(TORCHFAKE_TORCH_MAX 2.14)
 
 find_package(Python REQUIRED COMPONENTS Interpreter)
 execute_process(
   COMMAND ${Python_EXECUTABLE} -c
-    "import torch; print(torch.utils.cmake_prefix_path, torch.__version__.split('+')[0], sep=';')"
+    "import os, torch; print(os.path.dirname(torch.__file__), torch.__version__.split('+')[0], sep=';')"
   OUTPUT_VARIABLE torch_answer ERROR_VARIABLE torch_error RESULT_VARIABLE torch_status
   OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(NOT torch_status EQUAL 0)
   message(FATAL_ERROR
     "torchfake is built against an installed PyTorch, and ${Python_EXECUTABLE} has none.\n"
     "Install it first, then build without isolation:\n"
-    "  pip install torch==${TORCHFAKE_TORCH_MIN}.0\n"
+    "  pip install torch==${TORCHFAKE_TORCH_MIN}.0 scikit-build-core cmake ninja\n"
     "  pip install --no-build-isolation .\n"
     "Python said: ${torch_error}")
 endif()
-list(GET torch_answer 0 torch_prefix)
+list(GET torch_answer 0 TORCHFAKE_TORCH_DIR)
 list(GET torch_answer 1 torch_version)
 if(torch_version VERSION_LESS TORCHFAKE_TORCH_MIN OR NOT torch_version VERSION_LESS TORCHFAKE_TORCH_MAX)
   message(FATAL_ERROR
     "torchfake supports PyTorch ${TORCHFAKE_TORCH_MIN}; ${Python_EXECUTABLE} has ${torch_version}.\n"
     "Install a supported one: pip install torch==${TORCHFAKE_TORCH_MIN}.0")
 endif()
-message(STATUS "PyTorch ${torch_version} in ${torch_prefix}")
-find_package(Torch REQUIRED PATHS ${torch_prefix} NO_DEFAULT_PATH)
+message(STATUS "PyTorch ${torch_version} in ${TORCHFAKE_TORCH_DIR}")
+include(torchfakeTorch)
+torchfake_add_torch("${TORCHFAKE_TORCH_DIR}")

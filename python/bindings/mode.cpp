@@ -1,6 +1,7 @@
 // The mode, entered and left explicitly as Python's context managers do.
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
 
 #include <thread>
@@ -59,6 +60,13 @@ void bind_mode(pybind11::module_& module) {
           py::kw_only(),
           py::arg("fake_cuda"),
           py::arg("known_values"))
+      .def_static(
+          "of",
+          [](const at::Tensor& fake) {
+            const FakeTensorImpl* impl = as_fake(fake);
+            TORCH_CHECK_VALUE(impl != nullptr, "expected a fake tensor");
+            return std::make_unique<EnteredFakeMode>(impl->mode());
+          })
       .def("leave", &EnteredFakeMode::leave);
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))

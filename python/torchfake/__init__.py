@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
 
-from torchfake import _C, _autograd, _printing
+from torchfake import _C, _amp, _autograd, _init, _methods, _printing
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -54,5 +54,8 @@ __version__ = "0.1.0"
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 
 _C._stand_in_for_absent_devices()
+_amp.install()
 _autograd.install()
+_init.install()
+_methods.install()
 _printing.install()

@@ -12,7 +12,8 @@ namespace {
   raise(
       ErrorKind::kDataAccess,
       "data_ptr",
-      "a fake tensor holds no data to point to. Run this part on a real tensor, or keep it out of the fake run.");
+      "a fake tensor holds no data to point to. Values are known only where they follow from small constants; keep this "
+      "part out of the fake run, or run it on a real tensor.");
 }
 
 void delete_context(void* context) {

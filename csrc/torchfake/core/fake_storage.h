@@ -45,7 +45,11 @@ inline StorageContext* storage_context(c10::StorageImpl* storage) {
 // The real bytes behind a fake storage, or null where they are not known.
 inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
-  return context == nullptr ? nullptr : context->known.get();
+  if (context == nullptr || !context->known) {
+    return nullptr;
+  }
+  // A storage can be resized behind the engine's back (untyped_storage().resize_()).
+  return context->known->nbytes() == storage->nbytes() ? context->known.get() : nullptr;
 }
 
 // From now on the values of `storage` are those of `bytes`, a CPU storage of the same size.

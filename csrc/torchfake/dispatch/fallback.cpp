@@ -187,14 +187,7 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
 // On every key through which a dense tensor can reach it.
 struct SetDataGuard {
   SetDataGuard() {
-    for (const c10::DispatchKey key :
-         {c10::DispatchKey::AutogradCPU,
-          c10::DispatchKey::AutogradCUDA,
-          c10::DispatchKey::AutogradXPU,
-          c10::DispatchKey::AutogradMPS,
-          c10::DispatchKey::AutogradHPU,
-          c10::DispatchKey::AutogradMTIA,
-          c10::DispatchKey::Fake}) {
+    for (const c10::DispatchKey key : kDenseAutogradKeys) {
       libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
       libraries.back().impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
     }

@@ -1,6 +1,7 @@
 // Step 4 of 5: runs the operator on metadata alone.
 #include <torchfake/dispatch/meta_call.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -68,6 +69,28 @@ void ask_for_meta(Call& call) {
   }
 }
 
+// Python's scalars arrive as real CPU tensors. A kernel of C++ compares devices, so it gets them on meta; what it reads
+// of them is dtype and the mark of a number.
+void numbers_to_meta(Call& call) {
+  if (!call.has_non_fake()) {
+    return;
+  }
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.fake == nullptr && tensor.impl->is_wrapped_number()) {
+      at::Tensor number = at::detail::empty_meta({}, c10::typeMetaToScalarType(tensor.impl->dtype()));
+      number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      call.replace(tensor, number);
+    }
+  }
+}
+
+// A composite kernel is what every backend runs, and the truest answer there is; but for the few that choose among
+// backends, and find none for meta.
+bool runs_composite(const Call& call) {
+  return call.traits.name.find("convolution") == std::string::npos &&
+      call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+}
+
 }  // namespace
 
 bool must_decompose(const c10::OperatorHandle& op) {
@@ -76,7 +99,9 @@ bool must_decompose(const c10::OperatorHandle& op) {
 }
 
 void meta_call(Call& call) {
-  if (!call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+  const bool composite = runs_composite(call);
+  if (call.traits.native == nullptr && !composite &&
+      !call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
@@ -87,7 +112,15 @@ void meta_call(Call& call) {
   InKernel in_kernel;
   c10::impl::ForceDispatchKeyGuard keys(kernel_keys());
   NoTorchFunction no_torch_function;
-  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  if (call.traits.native != nullptr) {
+    numbers_to_meta(call);
+    call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  } else if (composite) {
+    numbers_to_meta(call);
+    call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+  } else {
+    call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  }
 }
 
 void real_call(Call& call) {

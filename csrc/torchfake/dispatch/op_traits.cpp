@@ -3,6 +3,8 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <torchfake/dispatch/native_table.h>
+
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -119,6 +121,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name
   dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
   values = value_source(base, is_random, takes_tensors);
+  native = find_native_kernel(qualified_name());
 }
 
 const OpTraits& OpTraits::insert(const c10::OperatorHandle& op, size_t slot) {

@@ -49,6 +49,7 @@ struct OpTraits {
   bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;
+  const c10::KernelFunction* native = nullptr;  // PyTorch's C++ meta kernel
 
   std::string qualified_name() const {
     return overload.empty() ? name : name + "." + overload;

@@ -4,7 +4,12 @@
 namespace torchfake {
 
 Rule find_rule(const OpTraits& traits) {
-  return find_indexing_rule(traits.name, traits.overload);
+  for (const auto find : {&find_indexing_rule, &find_sequence_rule}) {
+    if (const Rule rule = find(traits.name, traits.overload)) {
+      return rule;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace torchfake

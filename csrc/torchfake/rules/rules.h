@@ -16,7 +16,26 @@ using Rule = RuleResult (*)(Call& call, const ModePtr& mode);
 // The rule of an operator ("aten::index"), or null.
 Rule find_rule(const OpTraits& traits);
 
+// The keys on which autograd sees a dense tensor of any device a fake may claim, and Fake, which takes over where
+// autograd is out of the way.
+inline constexpr std::array<c10::DispatchKey, 13> kDenseAutogradKeys = {
+    c10::DispatchKey::AutogradCPU,
+    c10::DispatchKey::AutogradCUDA,
+    c10::DispatchKey::AutogradXPU,
+    c10::DispatchKey::AutogradMPS,
+    c10::DispatchKey::AutogradHPU,
+    c10::DispatchKey::AutogradMTIA,
+    c10::DispatchKey::AutogradXLA,
+    c10::DispatchKey::AutogradIPU,
+    c10::DispatchKey::AutogradLazy,
+    c10::DispatchKey::AutogradMAIA,
+    c10::DispatchKey::AutogradPrivateUse1,
+    c10::DispatchKey::AutogradOther,
+    c10::DispatchKey::Fake,
+};
+
 // Families. Each returns its rule for the operator, or null.
 Rule find_indexing_rule(std::string_view name, std::string_view overload);
+Rule find_sequence_rule(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake

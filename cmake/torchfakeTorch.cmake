@@ -1,0 +1,15 @@
+# torchfake::torch: the headers and libraries of the PyTorch in the folder `torch_dir`. For the build and for programs
+# that find the installed package.
+#
+# Not find_package(Torch): for a PyTorch with CUDA that asks for the CUDA toolkit, which nothing here needs, and it
+# leaves absolute paths in what is exported. torch_cpu and c10 hold the dispatcher, autograd and torch::nn.
+function(torchfake_add_torch torch_dir)
+  if(TARGET torchfake::torch)
+    return()
+  endif()
+  add_library(torchfake::torch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(torchfake::torch INTERFACE
+    "${torch_dir}/include" "${torch_dir}/include/torch/csrc/api/include")
+  target_link_libraries(torchfake::torch INTERFACE "${torch_dir}/lib/libtorch_cpu.so" "${torch_dir}/lib/libc10.so")
+  target_compile_features(torchfake::torch INTERFACE cxx_std_20)
+endfunction()

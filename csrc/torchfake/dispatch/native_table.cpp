@@ -1,0 +1,34 @@
+// Step 4 of 5: the C++ meta kernels that PyTorch ships.
+#include <torchfake/dispatch/native_table.h>
+
+#include <unordered_map>
+
+namespace torchfake {
+
+namespace {
+
+using Table = std::unordered_map<std::string, c10::KernelFunction>;
+
+Table& table() {
+  static auto* table = new Table();  // never destroyed: operators may run while the process ends
+  return *table;
+}
+
+const Table& filled_table() {
+  static const bool filled = [] {
+    for_each_native_kernel([](const NativeKernel& kernel) { table().emplace(kernel.name, kernel.kernel); });
+    return true;
+  }();
+  (void)filled;
+  return table();
+}
+
+}  // namespace
+
+const c10::KernelFunction* find_native_kernel(const std::string& name) {
+  const Table& kernels = filled_table();
+  const auto found = kernels.find(name);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+}  // namespace torchfake

@@ -1,0 +1,30 @@
+// Step 4 of 5: the C++ meta kernels that PyTorch ships, found by the operator's name. Generated when building.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/boxing/impl/boxing.h>
+
+#include <vector>
+
+namespace torchfake {
+
+struct NativeKernel {
+  const char* name;  // "aten::add.Tensor"
+  c10::KernelFunction kernel;
+};
+
+template <typename Signature, Signature* kFunction>
+NativeKernel native_kernel(const char* name) {
+  return {
+      name,
+      c10::KernelFunction::makeFromUnboxedFunction(c10::CompileTimeFunctionPointer<Signature, kFunction>())};
+}
+
+// Visits every kernel of the table.
+void for_each_native_kernel(void (*visit)(const NativeKernel&));
+
+// The kernel for an operator, or null. `name` is qualified: "aten::add.Tensor", "aten::mm".
+const c10::KernelFunction* find_native_kernel(const std::string& name);
+
+}  // namespace torchfake

@@ -1,0 +1,64 @@
+// Rules for packed sequences: lengths that are known give shapes that are known, whatever is being packed.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_pack_padded_sequence.h>
+#include <ATen/ops/zeros.h>
+
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/rules/rules.h>
+
+namespace torchfake {
+
+namespace {
+
+// _pack_padded_sequence(input, lengths, batch_first) -> (data, batch_sizes)
+RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
+  const at::Tensor input = call.arg(0).toTensor();
+  const at::Tensor lengths = call.arg(1).toTensor();
+  const bool batch_first = call.arg(2).toBool();
+  TORCH_CHECK(input.dim() >= 2, "pack_padded_sequence: expected an input of 2 dimensions or more, got ", input.dim());
+  TORCH_CHECK(
+      lengths.is_cpu() && lengths.scalar_type() == c10::kLong && lengths.dim() == 1,
+      "'lengths' argument should be a 1D CPU int64 tensor, but got ",
+      lengths.dim(),
+      "D ",
+      lengths.device(),
+      " ",
+      lengths.scalar_type(),
+      " tensor");
+  const std::optional<at::Tensor> values = known_tensor(*as_fake(lengths), mode->options.known_values);
+  if (!values) {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "the size of the result is the sum of the lengths, and those are not known. Pass them as constants.");
+  }
+  // The real operator on a tensor of the same outer sizes and one column checks the lengths and gives the batch sizes.
+  at::Tensor batch_sizes;
+  {
+    NoFakeMode real;
+    const at::Tensor outline = at::zeros({input.size(0), input.size(1), 1}, at::TensorOptions().device(c10::kCPU));
+    batch_sizes = std::get<1>(at::_pack_padded_sequence(outline, *values, batch_first));
+  }
+  std::vector<int64_t> sizes;
+  {
+    NoFakeMode real;
+    sizes.push_back(batch_sizes.sum().item<int64_t>());
+  }
+  sizes.insert(sizes.end(), input.sizes().begin() + 2, input.sizes().end());
+  at::Tensor fake_batch_sizes = to_fake(batch_sizes, mode);
+  make_known(*as_fake(fake_batch_sizes), batch_sizes);
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(at::detail::empty_meta(sizes, input.scalar_type()));
+  call.stack->emplace_back(std::move(fake_batch_sizes));
+  return RuleResult::kAnswered;
+}
+
+}  // namespace
+
+Rule find_sequence_rule(std::string_view name, std::string_view /*overload*/) {
+  return name == "aten::_pack_padded_sequence" ? &pack_padded_sequence : nullptr;
+}
+
+}  // namespace torchfake

@@ -1,0 +1,243 @@
+"""`torch.load` and `load_state_dict` with fakes: inside the mode a file brings fakes, and its data is not read.
+
+Note [Loading in the mode]
+A file of `torch.save` is a pickle that refers to its storages by number, and their data elsewhere. In the mode the
+pickle alone is read, each number becomes the storage of a fake, and PyTorch's own functions rebuild the tensors on it:
+
+    with fake_mode():
+        state = torch.load("llama.pt", map_location="cuda:1")   # reads some kilobytes
+
+PyTorch makes a tensor on the device that its storage names, and the storage of a fake names meta. While a file is read
+its storages are therefore `_ClaimedStorage`s, which name the claimed device; after that they are like those of any fake.
+Invariants: one storage a number, so aliases in the file are aliases in memory. Outside the mode nothing changes.
+Rejected: wrapping PyTorch's rebuild functions, of which there are many, and whose identity weights_only loading checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import IO, Any
+
+import torch
+from torch import Tensor, serialization
+from torch.storage import TypedStorage, UntypedStorage
+
+from torchfake import _C
+from torchfake.errors import RealTensorError, UnsupportedFakeTensorException
+
+_real_load = serialization._load
+_real_legacy_load = serialization._legacy_load
+_real_load_state_dict = torch.nn.Module.load_state_dict
+
+# The map_location of the torch.load in progress. PyTorch's own record of it leaves out the legacy format.
+_map_location: ContextVar[Any] = ContextVar("_map_location", default=None)
+
+
+class _ClaimedStorage(UntypedStorage):
+    """The storage of a fake while a file is read. See Note [Loading in the mode]."""
+
+    claimed: torch.device
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.claimed
+
+    # What a map_location function does with the storage it is given: `lambda storage, location: storage.cuda(1)`.
+    def to(self, *, device: torch.device, non_blocking: bool = False) -> _ClaimedStorage:  # type: ignore[override]
+        return _claim_storage(self.nbytes(), device)
+
+    def cpu(self) -> _ClaimedStorage:  # type: ignore[override]
+        return _claim_storage(self.nbytes(), torch.device("cpu"))
+
+    def __repr__(self) -> str:
+        return f"[fake storage of {self.nbytes()} bytes on {self.claimed}]"
+
+
+def _claim_storage(nbytes: int, device: torch.device) -> _ClaimedStorage:
+    """Needs the mode."""
+    whole = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    storage = whole.untyped_storage()
+    # The engine has made the storage; only what Python is told about it changes.
+    storage.__class__ = _ClaimedStorage
+    storage.claimed = whole.device
+    return storage  # type: ignore[return-value]
+
+
+def claimed_device(location: str, nbytes: int) -> torch.device:
+    """Where a storage of `nbytes` that was saved from `location` goes, in the `torch.load` in progress if there is one.
+
+    Needs the mode: a map_location function is handed a fake storage.
+    """
+    wanted = _map_location.get()
+    if callable(wanted):
+        storage = wanted(_claim_storage(nbytes, torch.device("cpu")), location)
+        return torch.device(location) if storage is None else storage.device
+    if isinstance(wanted, Mapping):
+        wanted = wanted.get(location, location)
+    return torch.device(location if wanted is None else _text(wanted))
+
+
+@contextlib.contextmanager
+def _mapping_locations(map_location: Any) -> Iterator[None]:
+    token = _map_location.set(map_location)
+    try:
+        yield
+    finally:
+        _map_location.reset(token)
+
+
+def _text(value: Any) -> Any:
+    # Strings that Python 2 wrote come as bytes when encoding="bytes" is asked for.
+    return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+class _Storages:
+    """The storages of one file, by the number the file gives them."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Any, _ClaimedStorage] = {}
+
+    def get(self, key: Any, storage_type: Any, location: Any, numel: int) -> TypedStorage:
+        dtype = torch.uint8 if storage_type is UntypedStorage else storage_type.dtype
+        if key not in self._by_key:
+            nbytes = numel * dtype.itemsize
+            self._by_key[key] = _claim_storage(nbytes, claimed_device(_text(location), nbytes))
+        return TypedStorage(wrap_storage=self._by_key[key], dtype=dtype, _internal=True)
+
+    def nbytes(self, key: Any) -> int:
+        return self._by_key[key].nbytes()
+
+    def release(self, result: Any) -> None:
+        """Makes the storages like those of any fake, now that the tensors are built.
+
+        Not where the file holds a bare storage: pickle is about to build a tensor on that.
+        """
+        if isinstance(result, (TypedStorage, UntypedStorage)):
+            return
+        for storage in self._by_key.values():
+            storage.__class__ = UntypedStorage
+
+
+def _unpickle(
+    file: IO[bytes], pickle_module: Any, persistent_load: Callable[[Any], Any], pickle_load_args: dict[str, Any]
+) -> Any:
+    class Reader(pickle_module.Unpickler):  # type: ignore[misc]
+        # Not asked by the reader of weights_only files, which knows these names itself.
+        def find_class(self, module: str, name: str) -> Any:
+            if module.startswith("torch") and name.endswith("Storage") and name != "UntypedStorage":
+                with contextlib.suppress(KeyError):
+                    return serialization.StorageType(name)
+            return super().find_class("torch._tensor" if module == "torch.tensor" else module, name)
+
+    reader = Reader(file, **pickle_load_args)
+    reader.persistent_load = persistent_load
+    return reader.load()
+
+
+def _load(
+    zip_file: Any,
+    map_location: Any,
+    pickle_module: Any,
+    pickle_file: str = "data.pkl",
+    overall_storage: Any = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """Reads the zip format."""
+    with _mapping_locations(map_location):
+        if not _C.in_fake_mode():
+            return _real_load(
+                zip_file, map_location, pickle_module, pickle_file, overall_storage=overall_storage, **pickle_load_args
+            )
+        storages = _Storages()
+
+        def persistent_load(saved: tuple[Any, ...]) -> TypedStorage:
+            _, storage_type, key, location, numel = saved
+            return storages.get(key, storage_type, location, numel)
+
+        data = io.BytesIO(zip_file.get_record(pickle_file))
+        state = serialization._serialization_tls
+        outer, state.map_location = state.map_location, map_location  # wrapper subclasses look here
+        try:
+            result = _unpickle(data, pickle_module, persistent_load, pickle_load_args)
+        finally:
+            state.map_location = outer
+        storages.release(result)
+        return result
+
+
+def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickle_load_args: Any) -> Any:
+    """Reads the format before PyTorch 1.6: five pickles, then the data of the storages that the fifth one names."""
+    with _mapping_locations(map_location):
+        if not _C.in_fake_mode():
+            return _real_legacy_load(file, map_location, pickle_module, **pickle_load_args)
+        if tarfile.is_tarfile(file):  # type: ignore[arg-type]
+            raise UnsupportedFakeTensorException(
+                "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside of it "
+                "and save it again.",
+                "torch.load",
+            )
+        if pickle_module.load(file, **pickle_load_args) != serialization.MAGIC_NUMBER:
+            raise RuntimeError("torch.load: expected a file written by torch.save, got another magic number")
+        if (version := pickle_module.load(file, **pickle_load_args)) != serialization.PROTOCOL_VERSION:
+            raise RuntimeError(f"torch.load: expected protocol {serialization.PROTOCOL_VERSION}, got {version}")
+        pickle_module.load(file, **pickle_load_args)  # the writing machine's byte order and sizes
+        storages = _Storages()
+
+        def persistent_load(saved: tuple[Any, ...]) -> Any:
+            if _text(saved[0]) == "module":
+                return saved[1]  # a class; beside it the source it was saved with
+            _, storage_type, key, location, numel, view = saved
+            if view is not None:
+                raise UnsupportedFakeTensorException(
+                    "torch.load: the file holds a storage that is a part of another one, which no fake can be; load it "
+                    "outside fake_mode() and save it again.",
+                    "torch.load",
+                )
+            return storages.get(key, storage_type, location, numel)
+
+        result = _unpickle(file, pickle_module, persistent_load, pickle_load_args)
+        # The next object of the file, if any, stands behind the data: each storage's size in 8 bytes, and its bytes.
+        for key in pickle_module.load(file, **pickle_load_args):
+            file.seek(8 + storages.nbytes(key), os.SEEK_CUR)
+        storages.release(result)
+        return result
+
+
+def _refuse_mixing(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """Raises RealTensorError where copying would meet a real tensor on one side and a fake on the other."""
+    for name, target in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
+        source = state_dict.get(name)
+        if not isinstance(source, Tensor) or _C.is_fake(source) == _C.is_fake(target):
+            continue
+        if _C.is_fake(target) and source.dim() == 0 and source.device.type == "cpu":
+            continue  # a number, which may stand among fakes
+        real, fake = ("state dict", "module") if _C.is_fake(target) else ("module", "state dict")
+        raise RealTensorError(
+            f"load_state_dict: {name} is real in the {real} and fake in the {fake}; load the file inside fake_mode(), "
+            "convert with torchfake.to_fake, or pass assign=True to put the state dict's tensors in the place of the "
+            "module's.",
+            "load_state_dict",
+        )
+
+
+@functools.wraps(_real_load_state_dict)
+def _load_state_dict(
+    self: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+) -> Any:
+    # PyTorch would copy what it can, and then raise one untyped error for the rest.
+    if not assign and isinstance(state_dict, Mapping):
+        _refuse_mixing(self, state_dict)
+    return _real_load_state_dict(self, state_dict, strict=strict, assign=assign)
+
+
+def install() -> None:
+    """Puts the readers in the place of PyTorch's. `torch.load` itself stays: programs hold references to it."""
+    serialization._load = _load
+    serialization._legacy_load = _legacy_load
+    torch.nn.Module.load_state_dict = _load_state_dict  # type: ignore[method-assign]

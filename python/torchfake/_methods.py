@@ -1,0 +1,153 @@
+"""Methods of `torch.Tensor` that never reach the dispatcher, taught about fakes.
+
+PyTorch implements these in C by looking at a tensor's keys or data pointer, where a fake has nothing to show. For real
+tensors each wrapper calls the original.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake import _C
+from torchfake.errors import DataAccessError
+
+
+def _new_tensor(
+    self: Tensor,
+    data: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    **_layout: Any,
+) -> Tensor:
+    device = self.device if device is None else device
+    if isinstance(data, Tensor):
+        copy = data.detach().clone().to(device=device, dtype=self.dtype if dtype is None else dtype)
+        return copy.requires_grad_(requires_grad)
+    with _in_mode_of(self):
+        return torch.tensor(
+            data,
+            dtype=self.dtype if dtype is None else dtype,
+            device=device,
+            requires_grad=requires_grad,
+            pin_memory=pin_memory,
+        )
+
+
+def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **kwargs: Any) -> Tensor:
+    if args and not all(isinstance(arg, int) for arg in args):
+        (data,) = args
+        if isinstance(data, torch.Size):
+            return self.new_empty(data, device=device)
+        return _new_tensor(self, data, device=device, **kwargs)
+    return self.new_empty(args or (0,), device=device, **kwargs)
+
+
+def _tolist(self: Tensor) -> Any:
+    on_cpu = self.detach().cpu()
+    if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
+        raise DataAccessError(
+            "tolist: this fake tensor holds no data. Values are known only where they follow from small constants; "
+            "keep this part out of the fake run, or pass the values in.",
+            "tolist",
+        )
+    return _original["tolist"](on_cpu)
+
+
+def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    if dtype is not None:
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype=dtype, non_blocking=non_blocking)
+        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        return self.to(dtype=_dtype_of(name), device=_device_of(name) or self.device, non_blocking=non_blocking)
+    return _legacy_name(self)
+
+
+_LEGACY_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def _legacy_name(tensor: Tensor) -> str:
+    module = "torch" if tensor.device.type == "cpu" else f"torch.{tensor.device.type}"
+    return f"{module}.{_LEGACY_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix('torch.'))}Tensor"
+
+
+def _dtype_of(legacy_name: str) -> torch.dtype:
+    kind = legacy_name.rpartition(".")[2].removesuffix("Tensor")
+    for dtype, name in _LEGACY_NAMES.items():
+        if name == kind:
+            return dtype
+    raise ValueError(f"invalid type: '{legacy_name}'")
+
+
+def _device_of(legacy_name: str) -> str | None:
+    module = legacy_name.rpartition(".")[0].removeprefix("torch").removeprefix(".")
+    return module or "cpu"
+
+
+class _in_mode_of:
+    """Enters the mode of a fake unless the thread is in one: what is made from a fake is fake."""
+
+    def __init__(self, fake: Tensor) -> None:
+        self._fake = fake
+        self._entered: _C.EnteredFakeMode | None = None
+
+    def __enter__(self) -> None:
+        self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
+        if not _C.in_fake_mode():
+            self._entered = _C.EnteredFakeMode.of(self._fake)
+            torch._C._set_only_lift_cpu_tensors(True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._entered is not None:
+            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
+            self._entered.leave()
+
+
+_FOR_FAKES: dict[str, Callable[..., Any]] = {
+    "new": _new,
+    "new_tensor": _new_tensor,
+    "tolist": _tolist,
+    "type": _type,
+}
+
+_original: dict[str, Callable[..., Any]] = {}
+
+
+def _wrap(name: str) -> Callable[..., Any]:
+    original = getattr(torch.Tensor, name)
+    for_fakes = _FOR_FAKES[name]
+    _original[name] = original
+
+    @functools.wraps(original)
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _C.is_fake(self) and type(self) in (Tensor, torch.nn.Parameter):
+            return for_fakes(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def install() -> None:
+    """Puts the wrappers in place."""
+    for name in _FOR_FAKES:
+        setattr(torch.Tensor, name, _wrap(name))

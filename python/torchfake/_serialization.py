@@ -1,0 +1,195 @@
+"""Fakes in pickles, copies and other processes: their metadata travels, and comes back as fakes.
+
+Note [A fake in a pickle]
+A pickled fake is a fake again wherever it is unpickled, in a mode or not, on the device it claimed. What is written is
+its sizes, strides, dtype and so on, and one `SavedStorage` for each storage: pickle writes an object it has met before
+as a reference, so views of one storage share one storage again.
+
+    with fake_mode():
+        x = torch.ones(1000, 1000, device="cuda")
+    x, row = pickle.loads(pickle.dumps((x, x[3])))   # row is a row of x
+
+Known values (see Note [Known values] in known_values.h) are written as well, since they are few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import pickle
+import struct
+import threading
+import weakref
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import reductions
+
+from torchfake import _C, _loading, _safetensors
+from torchfake._loading import claimed_device
+from torchfake.fake import fake_mode
+
+_real_deepcopy = Tensor.__deepcopy__
+_real_is_shared = Tensor.is_shared
+_real_reduce = Tensor._reduce_ex_internal
+_real_reduce_for_process = reductions.reduce_tensor
+_real_share_memory_ = Tensor.share_memory_
+
+# How values are written, by the width of an element: as little-endian integers, whatever they mean.
+_INTEGERS = {1: (torch.int8, "b"), 2: (torch.int16, "h"), 4: (torch.int32, "i"), 8: (torch.int64, "q")}
+
+
+class SavedStorage:
+    """The storage of fakes in a pickle. See Note [A fake in a pickle]."""
+
+    __slots__ = ("__weakref__", "anchor")
+
+    def __init__(self, anchor: Tensor) -> None:
+        self.anchor = anchor  # any fake on the storage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        width = self.anchor.dtype.itemsize
+        return _rebuild_fake_storage, (
+            self.anchor.untyped_storage().nbytes(),
+            str(self.anchor.device),
+            width,
+            _known_bytes(self.anchor, width),
+        )
+
+
+# Which SavedStorage stands for which storage (by address) in the pickles being written. pickle's memo keeps them alive,
+# they keep the storage alive, and with the pickle they are gone.
+_being_saved: weakref.WeakValueDictionary[int, SavedStorage] = weakref.WeakValueDictionary()
+_being_saved_lock = threading.Lock()
+
+
+def _saved_storage(tensor: Tensor) -> SavedStorage:
+    address = tensor.untyped_storage()._cdata
+    with _being_saved_lock:
+        return _being_saved.setdefault(address, SavedStorage(tensor.detach()))
+
+
+def _whole_storage(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The storage of a fake as one row of `dtype`."""
+    storage = tensor.untyped_storage()
+    return tensor.new_empty(0, dtype=dtype).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
+
+
+def _known_bytes(tensor: Tensor, width: int) -> bytes | None:
+    if width not in _INTEGERS or tensor.untyped_storage().nbytes() % width != 0:
+        return None
+    dtype, code = _INTEGERS[width]
+    whole = _whole_storage(tensor, dtype)
+    return struct.pack(f"<{whole.numel()}{code}", *whole.tolist()) if _C.is_known(whole) else None
+
+
+def _rebuild_fake_storage(nbytes: int, location: str, width: int, known: bytes | None) -> SavedStorage:
+    """Unpickles a SavedStorage. A part of the file format: the name must stay."""
+    with contextlib.nullcontext() if _C.in_fake_mode() else fake_mode():
+        device = claimed_device(location, nbytes)
+        if known is None:
+            return SavedStorage(torch.empty(nbytes, dtype=torch.uint8, device=device))
+        dtype, code = _INTEGERS[width]
+        values = struct.unpack(f"<{nbytes // width}{code}", known)
+        return SavedStorage(torch.tensor(values, dtype=dtype, device=device))
+
+
+def _rebuild_fake_tensor(
+    storage: SavedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+    bits: dict[str, bool],
+) -> Tensor:
+    """Unpickles a fake. A part of the file format: the name must stay. `bits` are those of lazy conjugation and sign."""
+    anchor = storage.anchor
+    tensor = anchor.new_empty(0, dtype=dtype).set_(anchor.untyped_storage(), offset, size, stride)
+    if bits:
+        torch._utils.set_tensor_metadata(tensor, bits)
+    return tensor.requires_grad_(requires_grad)
+
+
+@functools.wraps(_real_reduce)
+def _reduce(self: Tensor, protocol: int) -> tuple[Any, ...]:
+    if not _C.is_fake(self):
+        return _real_reduce(self, protocol)  # type: ignore[no-any-return]
+    torch.utils.hooks.warn_if_has_hooks(self)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _rebuild_fake_tensor, (
+            _saved_storage(self),
+            self.dtype,
+            self.storage_offset(),
+            tuple(self.size()),
+            self.stride(),
+            self.requires_grad,
+            torch._utils.get_tensor_metadata(self),
+        )
+
+
+def _reduce_for_process(tensor: Tensor) -> Any:
+    # To a process goes what goes into a pickle: there is no memory to share. What PyTorch refuses, it refuses itself.
+    if not _C.is_fake(tensor) or (tensor.requires_grad and not tensor.is_leaf):
+        return _real_reduce_for_process(tensor)
+    return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+@functools.wraps(_real_deepcopy)
+def _deepcopy(self: Tensor, memo: dict[Any, Any]) -> Tensor:
+    if not _C.is_fake(self) or not self.is_leaf or id(self) in memo:
+        return _real_deepcopy(self, memo)  # type: ignore[no-any-return]
+    if type(self) is not Tensor:
+        return _deepcopy_subclass(self, memo)
+    # PyTorch looks here for copies of storages it has met before. Its own way of copying one would lose known values.
+    copies = memo.setdefault("torch", {})
+    storage = self.untyped_storage()
+    if storage._cdata not in copies:
+        dtype = self.dtype if storage.nbytes() % self.dtype.itemsize == 0 else torch.uint8
+        copies[storage._cdata] = _whole_storage(self.detach(), dtype).clone().untyped_storage()
+    return _real_deepcopy(self, memo)  # type: ignore[no-any-return]
+
+
+def _deepcopy_subclass(tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
+    # PyTorch's way begins with a look at the data pointer.
+    if torch.overrides.has_torch_function_unary(tensor):
+        return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (tensor,), tensor, memo)  # type: ignore[no-any-return]
+    plain = tensor.detach().as_subclass(Tensor)
+    result = _deepcopy(plain, memo).as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
+    del memo[id(plain)]  # another object may have that id soon
+    memo[id(tensor)] = result
+    if tensor.grad is not None:
+        result.grad = copy.deepcopy(tensor.grad, memo)
+    result.__dict__ = copy.deepcopy(tensor.__dict__, memo)
+    return result
+
+
+@functools.wraps(_real_share_memory_)
+def _share_memory_(self: Tensor) -> Tensor:
+    if not _C.is_fake(self):
+        return _real_share_memory_(self)  # type: ignore[no-any-return]
+    self.untyped_storage()._torchfake_is_shared = True  # type: ignore[attr-defined]
+    return self
+
+
+@functools.wraps(_real_is_shared)
+def _is_shared(self: Tensor) -> bool:
+    if not _C.is_fake(self):
+        return _real_is_shared(self)  # type: ignore[no-any-return]
+    return self.device.type == "cuda" or getattr(self.untyped_storage(), "_torchfake_is_shared", False)
+
+
+def install() -> None:
+    """Teaches pickle, copy and multiprocessing about fakes, and the loaders."""
+    Tensor._reduce_ex_internal = _reduce  # type: ignore[method-assign]
+    Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
+    Tensor.share_memory_ = _share_memory_  # type: ignore[method-assign]
+    Tensor.is_shared = _is_shared  # type: ignore[method-assign]
+    for kind in (Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _reduce_for_process)
+    torch.serialization.add_safe_globals([_rebuild_fake_storage, _rebuild_fake_tensor])
+    _loading.install()
+    _safetensors.install()

@@ -1,0 +1,184 @@
+"""What a model is made of: its layers, the parameters each holds, and the memory they take.
+
+>>> import torch
+>>> from torchfake import fake_mode
+>>> from torchfake.inspect_model import survey
+>>> with fake_mode():
+...     model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.LayerNorm(1000))
+>>> for layer in survey(model).walk():
+...     print(layer.name or "(model)", layer.type, layer.parameters, layer.nbytes)
+(model) Sequential 1003000 4012000
+0 Linear 1001000 4004000
+1 LayerNorm 2000 8000
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+__all__ = ["Layer", "LayerTensor", "fold", "survey"]
+
+
+@dataclass(frozen=True)
+class LayerTensor:
+    """A parameter or buffer that a layer holds itself."""
+
+    name: str
+    size: tuple[int, ...] | None  #: None while a lazy module has not been run
+    dtype: str
+    device: str
+    is_parameter: bool
+    trainable: bool
+    numel: int
+    nbytes: int
+    shared_with: str | None  #: the full name under which the same tensor was met, and counted, before
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with what is below it. Counts include everything below, and every tensor once."""
+
+    name: str  #: from the root, dotted; empty for the model itself
+    type: str
+    tensors: tuple[LayerTensor, ...]
+    children: tuple[Layer, ...]
+    repeats: int = 1  #: how many equal layers this one stands for; see `fold`
+
+    def walk(self, depth: int | None = None) -> Iterator[Layer]:
+        """This layer and those below it, at most `depth` levels down."""
+        yield self
+        if depth is None or depth > 0:
+            for child in self.children:
+                yield from child.walk(None if depth is None else depth - 1)
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many parameters this layer and those below it have."""
+        return sum(tensor.numel for tensor in self._counted() if tensor.is_parameter)
+
+    @cached_property
+    def trainable(self) -> int:
+        """How many of the parameters require gradients."""
+        return sum(tensor.numel for tensor in self._counted() if tensor.trainable)
+
+    @cached_property
+    def buffers(self) -> int:
+        """How many elements the buffers have."""
+        return sum(tensor.numel for tensor in self._counted() if not tensor.is_parameter)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The memory that parameters and buffers take."""
+        return sum(tensor.nbytes for tensor in self._counted())
+
+    def _counted(self) -> Iterator[LayerTensor]:
+        for layer in self.walk():
+            yield from (tensor for tensor in layer.tensors if tensor.shared_with is None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The layer without those below it, as `json.dumps` takes it."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "tensors": [dataclasses.asdict(tensor) for tensor in self.tensors],
+            "parameters": self.parameters,
+            "trainable": self.trainable,
+            "buffers": self.buffers,
+            "nbytes": self.nbytes,
+        }
+
+
+def survey(model: nn.Module) -> Layer:
+    """The layers of `model`, real or fake."""
+    return _survey(model, "", {}, ())
+
+
+def _survey(module: nn.Module, name: str, seen: dict[int, str], above: tuple[nn.Module, ...]) -> Layer:
+    tensors = [
+        _describe(tensor, local, _join(name, local), seen)
+        for members in (
+            module.named_parameters(recurse=False, remove_duplicate=False),
+            module.named_buffers(recurse=False, remove_duplicate=False),
+        )
+        for local, tensor in members
+    ]
+    below = (*above, module)
+    children = [
+        _survey(child, _join(name, local), seen, below)
+        for local, child in module._modules.items()
+        if child is not None and not any(child is ancestor for ancestor in below)
+    ]
+    return Layer(name, type(module).__name__, tuple(tensors), tuple(children))
+
+
+def _describe(tensor: Tensor, local: str, full: str, seen: dict[int, str]) -> LayerTensor:
+    first = seen.setdefault(id(tensor), full)
+    lazy = is_lazy(tensor)
+    return LayerTensor(
+        name=local,
+        size=None if lazy else tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device),
+        is_parameter=isinstance(tensor, nn.Parameter),
+        trainable=isinstance(tensor, nn.Parameter) and tensor.requires_grad,
+        numel=0 if lazy else tensor.numel(),
+        nbytes=0 if lazy else tensor.numel() * tensor.element_size(),
+        shared_with=None if first == full else first,
+    )
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def fold(layer: Layer) -> Layer:
+    """Lets one layer stand for equal ones in a row: `layers.0-23`, 24 times, with the counts of all of them.
+
+    >>> import torch
+    >>> from torchfake.inspect_model import fold, survey
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(5)))
+    >>> [(layer.name, layer.repeats, layer.parameters) for layer in fold(survey(model)).children]
+    [('0-4', 5, 20)]
+    """
+    children: list[Layer] = []
+    for _, group in groupby(layer.children, key=lambda child: _shape(child, child.name)):
+        equal = list(group)
+        first = fold(equal[0])
+        if len(equal) > 1 and all(_last(child.name).isdigit() for child in equal):
+            children.append(_repeat(first, first.name, f"{first.name}-{_last(equal[-1].name)}", len(equal)))
+        else:
+            children.extend([first, *map(fold, equal[1:])])
+    return dataclasses.replace(layer, children=tuple(children))
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _shape(layer: Layer, prefix: str) -> object:
+    """What two layers have in common when they are equal but for their names."""
+    below = tuple(_shape(child, prefix) for child in layer.children)
+    return layer.name.removeprefix(prefix), layer.type, layer.tensors, below
+
+
+def _repeat(layer: Layer, old: str, new: str, times: int) -> Layer:
+    """`layer` and those below it `times` over, with `new` for `old` at the start of their names."""
+    tensors = (
+        dataclasses.replace(tensor, numel=tensor.numel * times, nbytes=tensor.nbytes * times)
+        for tensor in layer.tensors
+    )
+    return dataclasses.replace(
+        layer,
+        name=new + layer.name.removeprefix(old),
+        tensors=tuple(tensors),
+        children=tuple(_repeat(child, old, new, times) for child in layer.children),
+        repeats=layer.repeats * times,
+    )

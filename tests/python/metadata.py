@@ -1,0 +1,69 @@
+"""What a fake is compared by: everything a program can see of a tensor but its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchfake import fake_mode, is_fake
+
+
+def metadata(tensor: Tensor) -> dict[str, Any]:
+    """All that must agree with a real tensor, the device aside."""
+    inference = tensor.is_inference()
+    return {
+        "type": type(tensor),
+        "dtype": tensor.dtype,
+        "layout": tensor.layout,
+        "size": tuple(tensor.shape),
+        "stride": tensor.stride(),
+        "storage_offset": tensor.storage_offset(),
+        "storage_nbytes": tensor.untyped_storage().nbytes(),
+        "requires_grad": tensor.requires_grad,
+        "is_leaf": tensor.is_leaf,
+        "grad_fn": tensor.grad_fn.name() if tensor.grad_fn is not None else None,
+        "is_view": tensor._is_view(),
+        "is_conj": tensor.is_conj(),
+        "is_neg": tensor.is_neg(),
+        "is_inference": inference,
+        "version": None if inference else tensor._version,
+    }
+
+
+def storage_groups(tensors: Iterable[Tensor]) -> list[int]:
+    """For each tensor, the position of the first one that shares its storage."""
+    ids = [tensor.untyped_storage()._cdata for tensor in tensors]
+    return [ids.index(each) for each in ids]
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def assert_same_metadata(fake: Any, real: Any, *, device: str | torch.device | None = None) -> None:
+    """`fake` holds fakes, on `device` if given, that look like the tensors of `real`; other values are equal."""
+    fake_leaves, real_leaves = tree_leaves(fake), tree_leaves(real)
+    assert len(fake_leaves) == len(real_leaves)
+    for position, (got, expected) in enumerate(zip(fake_leaves, real_leaves, strict=True)):
+        if not isinstance(expected, Tensor):
+            assert got == expected, f"result {position}: {got} where real tensors give {expected}"
+            continue
+        assert isinstance(got, Tensor) and is_fake(got), f"result {position} is not fake: {got}"
+        wanted, found = metadata(expected), metadata(got)
+        different = {name: (found[name], wanted[name]) for name in wanted if found[name] != wanted[name]}
+        assert not different, f"result {position} differs, (fake, real): {different}"
+        assert device is None or got.device == torch.device(device), f"result {position} claims {got.device}"
+    assert storage_groups(tensors_in(fake)) == storage_groups(tensors_in(real)), "other tensors share a storage"
+
+
+def assert_like_real(program: Callable[[], Any], *, device: str | torch.device | None = "cpu") -> Any:
+    """Runs `program` for real and in the mode, compares what it returns, and gives back the fake result."""
+    real = program()
+    with fake_mode():
+        fake = program()
+    assert_same_metadata(fake, real, device=device)
+    return fake

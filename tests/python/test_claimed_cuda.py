@@ -1,0 +1,249 @@
+"""GPUs this machine does not have: claimed inside the mode, as absent as before outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchfake import DeviceMismatchError, DeviceNotFakedError, fake_mode, is_fake
+
+CUDA0, CUDA1 = torch.device("cuda:0"), torch.device("cuda:1")
+
+pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="PyTorch has a CUDA of its own")
+
+
+def test_cuda_means_the_current_device() -> None:
+    with fake_mode():
+        assert torch.empty(2, device="cuda").device == CUDA0
+        assert torch.empty(2).cuda().device == CUDA0
+        assert torch.empty(2).to("cuda").device == CUDA0
+        assert torch.empty(2).cuda(2).device == torch.device("cuda:2")
+        assert torch.empty(2).cuda("cuda:3").device == torch.device("cuda:3")
+        assert torch.empty(2).cuda(non_blocking=True, memory_format=torch.preserve_format).device == CUDA0
+        assert torch.empty(2).to(1).device == CUDA1
+        assert torch.empty(2, device=1).device == CUDA1
+        assert torch.empty(2).to(torch.empty(1, device="cuda:1")).device == CUDA1
+        assert (torch.empty(2, device="cuda") + torch.empty(2, device="cuda:0")).device == CUDA0
+        assert torch.empty(2, device="cuda").cpu().device.type == "cpu"
+        with torch.cuda.device(1):
+            assert torch.empty(2, device="cuda").device == CUDA1
+            assert torch.empty(2).cuda().device == CUDA1
+            assert torch.empty(2, device="cuda:0").device == CUDA0
+        assert torch.empty(2, device="cuda").device == CUDA0
+        with torch.cuda.device_of(torch.empty(2, device="cuda:1")):
+            assert torch.empty(2, device="cuda").device == CUDA1
+
+
+def test_a_claimed_tensor_says_what_a_cuda_tensor_says() -> None:
+    with fake_mode():
+        x = torch.empty(2, 3, device="cuda:1", requires_grad=True)
+        assert x.is_cuda and not x.is_cpu and not x.is_meta and not x.is_xpu
+        assert x.get_device() == 1 and x.type() == "torch.cuda.FloatTensor" and x.dtype == torch.float32
+        assert x.untyped_storage().device == CUDA1
+        assert x.half().type() == "torch.cuda.HalfTensor"
+        assert torch.empty(1).get_device() == -1
+        assert x.is_shared() and not x.is_pinned()
+        assert isinstance(torch.empty(1, device="cuda"), torch.cuda.FloatTensor)
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(8, 4), (2, 8)),
+    "conv1d": (lambda: nn.Conv1d(8, 4, 3), (2, 8, 8)),
+    "conv2d": (lambda: nn.Conv2d(8, 4, 3, stride=2, padding=1), (2, 8, 8, 8)),
+    "conv3d": (lambda: nn.Conv3d(8, 4, 3), (2, 8, 4, 4, 4)),
+    "conv_transpose": (lambda: nn.ConvTranspose2d(8, 4, 3), (2, 8, 8, 8)),
+    "depthwise": (lambda: nn.Conv2d(8, 8, 3, groups=8, dilation=2), (2, 8, 8, 8)),
+    "lstm": (lambda: nn.LSTM(8, 6, 2, bidirectional=True, batch_first=True), (2, 5, 8)),
+    "lstm_projection": (lambda: nn.LSTM(8, 6, proj_size=3), (5, 2, 8)),
+    "gru": (lambda: nn.GRU(8, 6, 2, dropout=0.5), (5, 2, 8)),
+    "rnn": (lambda: nn.RNN(8, 6), (5, 2, 8)),
+    "dropout": (lambda: nn.Dropout(0.5), (2, 8)),
+    "batch_norm": (lambda: nn.BatchNorm2d(8), (2, 8, 4, 4)),
+    "layer_norm": (lambda: nn.LayerNorm(8), (2, 8)),
+    "group_norm": (lambda: nn.GroupNorm(2, 8), (2, 8, 4)),
+    "rms_norm": (lambda: nn.RMSNorm(8), (2, 8)),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 5, 8)),
+    "max_pool": (lambda: nn.MaxPool2d(2), (2, 8, 8, 8)),
+    "adaptive_pool": (lambda: nn.AdaptiveAvgPool2d(2), (2, 8, 8, 8)),
+    "upsample": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (2, 8, 4, 4)),
+    "pixel_shuffle": (lambda: nn.PixelShuffle(2), (2, 8, 4, 4)),
+}
+
+
+def shape_of(output: Any) -> list[tuple[int, ...]]:
+    return [tuple(t.shape) for t in torch.utils._pytree.tree_leaves(output)]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_layer_runs_forward_and_backward_on_cuda(name: str, training: bool) -> None:
+    make, shape = MODULES[name]
+    expected = shape_of(make().train(training)(torch.randn(shape)))
+    with fake_mode():
+        module = make().cuda(1).train(training)
+        x = torch.randn(shape, device=CUDA1, requires_grad=True)
+        output = module(x)
+        outputs = torch.utils._pytree.tree_leaves(output)
+        sum(t.sum() for t in outputs).backward()
+    assert shape_of(output) == expected
+    for tensor in (*outputs, x.grad, *(p.grad for p in module.parameters())):
+        assert is_fake(tensor) and tensor.device == CUDA1
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("backend", [None, "MATH", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_runs_on_cuda_whichever_backend_is_asked_for(backend: Any, dtype: torch.dtype, masked: bool) -> None:
+    from contextlib import nullcontext
+
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernel = sdpa_kernel([getattr(SDPBackend, backend), SDPBackend.MATH]) if backend else nullcontext()
+    with fake_mode(), kernel:
+        q, k, v = (torch.randn(2, 4, 8, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+        mask = torch.ones(8, 8, dtype=torch.bool, device="cuda").tril() if masked else None
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=not masked)
+        out.sum().backward()
+    assert out.shape == (2, 4, 8, 64) and out.device == CUDA0 and out.dtype == dtype
+    assert q.grad.shape == q.shape and q.grad.device == CUDA0
+
+
+def test_backward_crosses_devices() -> None:
+    with fake_mode():
+        first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 4).cuda(1)
+        x = torch.randn(2, 4, requires_grad=True)
+        y = second(first(x.to("cuda:0")).to("cuda:1")).cpu()
+    for _ in range(2):
+        y.sum().backward(retain_graph=True)
+    assert x.grad.device.type == "cpu"
+    assert first.weight.grad.device == CUDA0 and second.weight.grad.device == CUDA1
+
+
+def test_devices_do_not_mix_except_where_real_ones_do() -> None:
+    with fake_mode():
+        here, there, host = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"), torch.ones(2)
+        for mistake in (lambda: here + there, lambda: here + host, lambda: torch.cat([here, host])):
+            with pytest.raises(DeviceMismatchError, match="cuda:0"):
+                mistake()
+        assert (here + torch.tensor(1.0)).device == CUDA0, "a CPU number joins"
+        assert here.copy_(there).device == CUDA0 and host.copy_(here).device.type == "cpu"
+        assert here[torch.tensor([0, 1])].device == CUDA0, "indices may be on the CPU"
+        assert here[host > 0].device == CUDA0
+        here[torch.tensor([0])] = 1.0
+        with pytest.raises(RuntimeError):
+            host[torch.tensor([0], device="cuda")]
+
+
+def test_autocast_and_the_cuda_idioms_of_training_scripts_run() -> None:
+    with fake_mode():
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4)).cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            x = torch.randn(2, 4, device="cuda")
+            assert (x @ x.t()).dtype == torch.bfloat16 and torch.is_autocast_enabled("cuda")
+            out = model(x)
+        assert out.dtype == torch.float32
+        out.sum().backward()
+        with torch.amp.autocast("cuda", dtype=torch.float16):
+            assert F.linear(x, model[0].weight).dtype == torch.float16
+            assert F.softmax(x.half(), -1).dtype == torch.float32
+        assert torch.empty(2, pin_memory=True).pin_memory().device.type == "cpu"
+        assert torch.ones(2).to("cuda", non_blocking=True, dtype=torch.half).dtype == torch.half
+
+
+def test_without_fake_cuda_absent_devices_are_refused() -> None:
+    with fake_mode(fake_cuda=False):
+        assert is_fake(torch.ones(2, device="cpu"))
+        for ask in (
+            lambda: torch.ones(2, device="cuda"),
+            lambda: torch.ones(2).cuda(),
+            lambda: torch.ones(2).to("xpu"),
+            lambda: nn.Linear(2, 2, device="cuda"),
+            lambda: torch.tensor([1], device="cuda"),
+        ):
+            with pytest.raises(DeviceNotFakedError, match="fake_cuda"):
+                ask()
+        with fake_mode():
+            assert torch.ones(2, device="cuda").device == CUDA0
+        with pytest.raises(DeviceNotFakedError):
+            torch.ones(2, device="cuda")
+
+
+OUTSIDE = """
+import torch
+{importing}
+def tell(name, ask):
+    try:
+        print(name, repr(ask()))
+    except BaseException as error:
+        print(name, type(error).__name__, str(error).splitlines()[0])
+{using}
+real = torch.ones(2)
+tell("is_available", torch.cuda.is_available)
+tell("device_count", torch.cuda.device_count)
+tell("is_initialized", torch.cuda.is_initialized)
+tell("accelerator", torch.accelerator.is_available)
+tell("current_accelerator", torch.accelerator.current_accelerator)
+tell("cuda", lambda: real.cuda())
+tell("cuda index", lambda: real.cuda(1))
+tell("to", lambda: real.to("cuda"))
+tell("factory", lambda: torch.ones(2, device="cuda"))
+tell("empty", lambda: torch.empty(2, device="cuda:1"))
+tell("randn", lambda: torch.randn(2, device="cuda"))
+tell("tensor", lambda: torch.tensor([1.0], device="cuda"))
+tell("as_tensor", lambda: torch.as_tensor([1.0], device="cuda"))
+tell("module", lambda: torch.nn.Linear(2, 2).cuda())
+tell("module device", lambda: torch.nn.Linear(2, 2, device="cuda"))
+tell("new", lambda: real.new_zeros(2, device="cuda"))
+tell("like", lambda: torch.zeros_like(real, device="cuda"))
+tell("legacy", lambda: torch.cuda.FloatTensor(2))
+tell("generator", lambda: torch.Generator("cuda"))
+tell("current_device", torch.cuda.current_device)
+tell("synchronize", torch.cuda.synchronize)
+tell("stream", lambda: torch.cuda.Stream())
+tell("event", lambda: torch.cuda.Event())
+tell("device", lambda: torch.cuda.device(0).__enter__())
+tell("manual_seed", lambda: torch.cuda.manual_seed(0))
+tell("memory", torch.cuda.memory_allocated)
+tell("name", lambda: torch.cuda.get_device_name(0))
+tell("pin", lambda: real.pin_memory())
+tell("pinned", lambda: real.is_pinned())
+tell("autocast", lambda: torch.autocast("cuda").__enter__() and None)
+tell("default", lambda: (torch.set_default_device("cuda"), torch.ones(2)))
+torch.set_default_device("cpu")
+tell("xpu", lambda: real.to("xpu"))
+tell("xpu factory", lambda: torch.ones(2, device="xpu"))
+tell("mps", lambda: real.to("mps"))
+tell("hpu", lambda: torch.ones(2, device="hpu"))
+tell("privateuse", lambda: real.to("privateuseone"))
+tell("backward", lambda: torch.autograd.grad((real.requires_grad_() * 2).sum(), real))
+tell("multithreading", torch.autograd.is_multithreading_enabled)
+tell("print", lambda: real)
+"""
+
+
+@pytest.mark.parametrize("using", ["", "with torchfake.fake_mode():\n    torch.ones(2, device='cuda:3') + 1"])
+def test_outside_the_mode_pytorch_is_as_it_was_before_torchfake_was_imported(using: str) -> None:
+    def run(importing: str, using: str) -> list[str]:
+        program = textwrap.dedent(OUTSIDE).format(importing=importing, using=using)
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert run("import torchfake", using) == run("", "")
+
+
+def test_inside_the_mode_real_tensors_of_an_absent_device_cannot_appear() -> None:
+    with fake_mode():
+        moved: Tensor = torch.ones(2).cuda()
+        assert is_fake(moved)
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(2).cuda()

@@ -1,0 +1,303 @@
+"""Values that follow from constants are known; nothing else is, and nothing is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from metadata import assert_like_real
+
+import torchfake
+from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode, is_fake, to_fake
+
+DEVICES = ["cpu", "cuda", "cuda:3", "xpu"]
+
+# Each gives a small tensor from constants alone.
+PROGRAMS: dict[str, Callable[[str], torch.Tensor]] = {
+    "ones": lambda d: torch.ones(2, 3, device=d),
+    "full": lambda d: torch.full((2, 2), 7, device=d),
+    "arange": lambda d: torch.arange(1, 9, 2, device=d),
+    "linspace": lambda d: torch.linspace(0, 0.1, 12, device=d),
+    "eye": lambda d: torch.eye(3, device=d),
+    "tensor": lambda d: torch.tensor([[1, -2], [3, 4]], device=d),
+    "tensor_of_bools": lambda d: torch.tensor([True, False], device=d),
+    "scalar": lambda d: torch.scalar_tensor(2.5, device=d),
+    "tril_mask": lambda d: torch.ones(4, 4, device=d).tril().bool(),
+    "comparison": lambda d: torch.arange(5, device=d)[None, :] <= torch.arange(5, device=d)[:, None],
+    "where": lambda d: torch.where(torch.arange(4, device=d) > 1, 0.0, -1e9),
+    "masked_fill": lambda d: torch.zeros(4, device=d).masked_fill(torch.arange(4, device=d) == 2, 1.0),
+    "cumsum": lambda d: torch.ones(5, dtype=torch.int64, device=d).cumsum(0),
+    "cat": lambda d: torch.cat([torch.zeros(2, device=d), torch.ones(1, device=d)]),
+    "stack": lambda d: torch.stack([torch.arange(2, device=d), torch.arange(2, device=d)], 1),
+    "matmul": lambda d: torch.eye(2, device=d) @ torch.arange(4.0, device=d).view(2, 2),
+    "like": lambda d: torch.ones_like(torch.empty(3, device=d)),
+    "new": lambda d: torch.empty(3, device=d).new_tensor([1, 2, 3]),
+    "new_full": lambda d: torch.empty(1, device=d).new_full((2,), 3),
+    "dtype_change": lambda d: torch.arange(3, device=d).to(torch.float16),
+    "transposed": lambda d: torch.arange(6, device=d).view(2, 3).t(),
+    "expanded": lambda d: torch.arange(3, device=d).expand(2, 3),
+    "flipped": lambda d: torch.arange(3, device=d).flip(0),
+    "gathered": lambda d: torch.arange(6, device=d)[torch.tensor([4, 1], device=d)],
+    "sorted": lambda d: torch.tensor([3, 1, 2], device=d).sort().indices,
+    "one_hot": lambda d: torch.nn.functional.one_hot(torch.tensor([0, 2], device=d)),
+    "complex": lambda d: torch.tensor([1 + 2j], device=d).conj(),
+    "bitwise": lambda d: ~torch.tensor([True, False], device=d),
+    "empty": lambda d: torch.tensor([], device=d),
+    "zero_dim_view": lambda d: torch.arange(4, device=d)[2],
+    "slice": lambda d: torch.arange(10, device=d)[2:8:3],
+    "topk": lambda d: torch.arange(6, device=d).topk(2).values,
+    "repeat_interleave": lambda d: torch.arange(3, device=d).repeat_interleave(torch.tensor([1, 0, 2], device=d)),
+    "bfloat16": lambda d: torch.tensor([0.5, 2], dtype=torch.bfloat16, device=d) * 2,
+}
+
+UNKNOWN: dict[str, Callable[[], torch.Tensor]] = {
+    "rand": lambda: torch.rand(3),
+    "randn": lambda: torch.randn(3),
+    "randint": lambda: torch.randint(4, (3,)),
+    "randperm": lambda: torch.randperm(3),
+    "rand_like": lambda: torch.rand_like(torch.ones(3)),
+    "randn_like": lambda: torch.randn_like(torch.ones(3)),
+    "randint_like": lambda: torch.randint_like(torch.ones(3), 2),
+    "normal": lambda: torch.normal(torch.zeros(3), torch.ones(3)),
+    "normal_of_numbers": lambda: torch.normal(0.0, 1.0, (3,)),
+    "bernoulli": lambda: torch.bernoulli(torch.full((3,), 0.5)),
+    "multinomial": lambda: torch.multinomial(torch.ones(3), 3),
+    "poisson": lambda: torch.poisson(torch.ones(3)),
+    "dropout": lambda: torch.nn.functional.dropout(torch.ones(3), 0.5),
+    "uniform_": lambda: torch.ones(3).uniform_(),
+    "normal_": lambda: torch.ones(3).normal_(),
+    "random_": lambda: torch.ones(3).random_(),
+    "bernoulli_": lambda: torch.ones(3).bernoulli_(),
+    "exponential_": lambda: torch.ones(3).exponential_(),
+    "rrelu": lambda: torch.rrelu(-torch.ones(3), training=True),
+    "empty": lambda: torch.empty(3),
+    "empty_like": lambda: torch.empty_like(torch.ones(3)),
+    "empty_strided": lambda: torch.empty_strided((3,), (1,)),
+    "new_empty": lambda: torch.ones(1).new_empty(3),
+    "resized": lambda: torch.ones(1).resize_(3),
+    "storage": lambda: torch.ones(1).set_(torch.empty(3)),
+    "legacy": lambda: torch.Tensor(3),
+    "unknown_plus_known": lambda: torch.ones(3) + torch.empty(3),
+    "cat_with_unknown": lambda: torch.cat([torch.ones(2), torch.empty(1)]),
+    "written_by_unknown": lambda: torch.ones(3).add_(torch.empty(3)),
+    "copied_from_unknown": lambda: torch.ones(3).copy_(torch.empty(3)),
+    "partly_unknown": lambda: torch.empty(3).index_fill_(0, torch.tensor([0]), 1.0),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_constants_and_what_follows_from_them_are_known(name: str, device: str) -> None:
+    expected = PROGRAMS[name]("cpu").tolist()
+    with fake_mode():
+        tensor = PROGRAMS[name](device)
+        assert tensor.device.type == device.split(":")[0]
+        assert tensor.tolist() == expected
+    assert tensor.tolist() == expected, "the values are gone outside the mode"
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_random_and_uninitialised_values_are_never_known(name: str) -> None:
+    with fake_mode():
+        tensor = UNKNOWN[name]()
+        with pytest.raises(DataDependentOutputException):
+            tensor[0].item()
+        with pytest.raises(DataDependentOutputException):
+            bool(tensor.isnan().any())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_values_come_out_as_python_numbers(device: str) -> None:
+    with fake_mode():
+        one = torch.ones(1, device=device)
+        assert (one.item(), int(one), float(one), bool(one)) == (1.0, 1, 1.0, True)
+        assert torch.tensor(3, device=device).__index__() == 3
+        assert torch.tensor(2 + 1j, device=device).item() == 2 + 1j
+        assert [x.item() for x in torch.linspace(0, 1, 5, device=device)] == [0, 0.25, 0.5, 0.75, 1]
+        assert list(range(torch.tensor(2, device=device))) == [0, 1]
+        assert torch.equal(torch.arange(3, device=device), torch.tensor([0, 1, 2], device=device))
+        assert not torch.allclose(torch.ones(2, device=device), torch.zeros(2, device=device))
+        assert 2 in torch.arange(3, device=device)
+        assert torch.ones((), device=device).is_nonzero()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_shapes_that_depend_on_known_values_are_right(device: str) -> None:
+    def program(device: str) -> list[torch.Tensor]:
+        mask = torch.tensor([[True, False, True], [False, False, True]], device=device)
+        numbers = torch.tensor([3, 1, 3, 0], device=device)
+        data = torch.empty(2, 3, 5, device=device)
+        return [
+            mask.nonzero(),
+            *mask.nonzero(as_tuple=True),
+            *torch.where(mask),
+            torch.argwhere(mask),
+            numbers.unique(),
+            *torch.unique(numbers, return_inverse=True, return_counts=True),
+            *torch.unique_consecutive(numbers, return_counts=True),
+            torch.masked_select(mask.float(), mask),
+            data[mask],
+            data[:, mask[0]],
+            data[mask, 2:4],
+            data[0, torch.tensor([0, 2], device=device)],
+            torch.masked_select(data[:, :, 0], mask),
+            torch.bincount(numbers),
+            torch.repeat_interleave(numbers, numbers),
+            data[0].repeat_interleave(torch.tensor([1, 0, 2], device=device), 0),
+            data[:, : int(numbers.max())],
+            torch.zeros(numbers.tolist()),
+            torch.nn.functional.one_hot(numbers),
+        ]
+
+    with fake_mode():
+        fakes = program(device)
+    for fake, real in zip(fakes, program("cpu"), strict=True):
+        assert is_fake(fake) and fake.shape == real.shape and fake.stride() == real.stride()
+
+
+def test_masks_of_unknown_values_give_no_shape() -> None:
+    with fake_mode():
+        data = torch.randn(4)
+        for give_shape in (torch.nonzero, torch.unique, lambda x: x[x > 0], lambda x: x.masked_select(x > 0)):
+            with pytest.raises(DynamicOutputShapeException, match="aten::"):
+                give_shape(data)
+
+
+def test_writing_by_a_known_mask_keeps_values_and_by_an_unknown_one_ends_them() -> None:
+    with fake_mode():
+        tensor = torch.zeros(4)
+        tensor[torch.tensor([True, False, True, False])] = 5.0
+        assert tensor.tolist() == [5, 0, 5, 0]
+        tensor[torch.randn(4) > 0] = 1.0
+        with pytest.raises(DataDependentOutputException):
+            tensor.sum().item()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_writes_through_a_view_are_seen_by_the_base_and_by_other_views(device: str) -> None:
+    with fake_mode():
+        base = torch.zeros(2, 3, device=device)
+        row, column = base[1], base[:, 2]
+        row.fill_(4)
+        column.add_(1)
+        base.view(-1)[0] = 9
+        assert base.tolist() == [[9, 0, 1], [4, 4, 5]]
+        assert row.tolist() == [4, 4, 5] and column.tolist() == [1, 5]
+        base.detach().mul_(2)
+        base.data[0, 1] = 7
+        assert row.tolist() == [8, 8, 10] and base[0].tolist() == [18, 7, 2]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_unknown_write_through_a_view_ends_what_all_aliases_know(device: str) -> None:
+    with fake_mode():
+        base = torch.zeros(4, device=device)
+        view, detached, kept = base[:2], base.detach(), base.clone()
+        view.copy_(torch.randn(2, device=device))
+        for tensor in (base, view, detached):
+            with pytest.raises(DataDependentOutputException):
+                tensor.sum().item()
+        assert kept.tolist() == [0, 0, 0, 0], "a copy has its own values"
+        base.zero_()
+        assert base.tolist() == [0, 0, 0, 0], "overwritten whole by a constant, they are known again"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, r: torch.add(r, 1, out=x),
+        lambda x, r: x.index_copy_(0, torch.tensor([0, 1]), r),
+        lambda x, r: x.scatter_(0, torch.tensor([0, 1]), r),
+        lambda x, r: x.masked_scatter_(torch.tensor([True, True]), r),
+        lambda x, r: x.mul_(r),
+        lambda x, r: torch._foreach_add_([x], [r]),
+        lambda x, r: torch._foreach_copy_([x], [r]),
+        lambda x, r: x.set_(r),
+        lambda x, r: setattr(x, "data", r),
+        lambda x, r: x.uniform_(),
+        lambda x, r: torch.nn.init.normal_(x),
+        lambda x, r: x.resize_(3),
+        lambda x, r: x.untyped_storage().resize_(0).resize_(8),
+    ],
+)
+def test_every_kind_of_unknown_write_ends_what_is_known(write: Callable) -> None:
+    with fake_mode():
+        tensor = torch.ones(2)
+        write(tensor, torch.randn(2))
+        with pytest.raises(DataDependentOutputException):
+            tensor.sum().item()
+
+
+def test_only_tensors_up_to_the_limit_are_known() -> None:
+    with fake_mode(known_values=8):
+        assert torch.ones(8).sum().item() == 8
+        with pytest.raises(DataDependentOutputException):
+            torch.ones(9).sum().item()
+        assert torch.cat([torch.ones(8), torch.ones(1)])[:1].sum().shape == ()
+    with fake_mode():
+        assert torch.ones(16_384).sum().item() == 16_384
+        with pytest.raises(DataDependentOutputException):
+            torch.ones(16_385)[0].item()
+    with fake_mode(known_values=0), pytest.raises(DataDependentOutputException):
+        torch.ones(1).item()
+
+
+def test_a_big_expand_of_a_small_known_tensor_costs_no_memory() -> None:
+    with fake_mode():
+        small = torch.tensor([2.0])
+        big = small.expand(1_000_000_000_000)
+        assert big[123_456_789].item() == 2.0
+        assert (big + 1).shape == big.shape
+        with pytest.raises(DataDependentOutputException):
+            (big + 1)[0].item()
+        small.fill_(3)
+        assert big[-1].item() == 3.0
+
+
+def test_copies_between_devices_carry_values() -> None:
+    with fake_mode():
+        tensor = torch.arange(3).to("cuda").to("cuda:1").cpu()
+        assert tensor.tolist() == [0, 1, 2]
+        target = torch.empty(3, device="cuda")
+        target.copy_(tensor)
+        tensor.zero_()
+        assert target.tolist() == [0, 1, 2]
+        assert target.half().cpu().numpy().tolist() == [0, 1, 2]
+
+
+def test_lifted_numbers_do_not_follow_the_real_tensor_they_came_from() -> None:
+    real = torch.tensor(3.0)
+    with fake_mode():
+        total = torch.ones(2) * real
+        real.fill_(5.0)
+        assert total.tolist() == [3, 3]
+    assert not is_fake(real) and real.item() == 5
+
+
+def test_a_converted_tensor_knows_nothing() -> None:
+    with pytest.raises(DataDependentOutputException):
+        to_fake(torch.ones(2)).sum().item()
+
+
+def test_autograd_over_known_values_computes_them() -> None:
+    with fake_mode():
+        x = torch.arange(3.0, requires_grad=True)
+        (x * x).sum().backward()
+        assert x.grad.tolist() == [0, 2, 4]
+        x.grad.add_(torch.randn(3))
+        with pytest.raises(DataDependentOutputException):
+            x.grad.sum().item()
+
+
+def test_real_errors_about_known_values_are_raised() -> None:
+    with fake_mode():
+        with pytest.raises(IndexError):
+            torch.arange(3)[torch.tensor([5])]
+        with pytest.raises(RuntimeError):
+            torch.arange(3).div(torch.zeros(3, dtype=torch.int64), rounding_mode="floor")
+
+
+def test_known_tensors_look_like_real_ones() -> None:
+    assert_like_real(lambda: [PROGRAMS[name]("cpu") for name in PROGRAMS])
+    assert torchfake.fake.KNOWN_VALUES == 16_384
