@@ -13,7 +13,7 @@ if(NOT torch_status EQUAL 0)
   message(FATAL_ERROR
     "torchfake is built against an installed PyTorch, and ${Python_EXECUTABLE} has none.\n"
     "Install it first, then build without isolation:\n"
-    "  pip install torch==${TORCHFAKE_TORCH_MIN}.0 scikit-build-core cmake ninja\n"
+    "  pip install torch==${TORCHFAKE_TORCH_MIN}.0 scikit-build-core cmake ninja pyyaml\n"
     "  pip install --no-build-isolation .\n"
     "Python said: ${torch_error}")
 endif()

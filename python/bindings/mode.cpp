@@ -2,7 +2,6 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
-#include <torchfake/devices/absent_devices.h>
 
 #include <thread>
 
@@ -43,7 +42,6 @@ class EnteredMode {
 
 using EnteredFakeMode = EnteredMode<FakeMode>;
 using EnteredNoFakeMode = EnteredMode<NoFakeMode>;
-using EnteredFakeBackward = EnteredMode<FakeBackward>;
 
 }  // namespace
 
@@ -71,9 +69,6 @@ void bind_mode(pybind11::module_& module) {
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))
       .def("leave", &EnteredNoFakeMode::leave);
-  py::class_<EnteredFakeBackward>(module, "EnteredFakeBackward")
-      .def(py::init([] { return std::make_unique<EnteredFakeBackward>(); }))
-      .def("leave", &EnteredFakeBackward::leave);
   module.def("in_fake_mode", &in_fake_mode);
 }
 

@@ -10,6 +10,11 @@ namespace torchfake {
 
 namespace {
 
+// Whether the tensor is a fake itself, not a wrapper around one.
+bool is_plain_fake(const at::Tensor& tensor) {
+  return tensor.defined() && as_fake(tensor) != nullptr;
+}
+
 // Whether the values of a fake are known, however many they are.
 bool is_known(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
@@ -21,6 +26,7 @@ bool is_known(const at::Tensor& tensor) {
 void bind_tensors(pybind11::module_& module) {
   namespace py = pybind11;
   module.def("is_fake", &is_fake, py::arg("tensor"));
+  module.def("is_plain_fake", &is_plain_fake, py::arg("tensor"));
   module.def("is_known", &is_known, py::arg("fake"));
   module.def("meta_like", torch::wrap_pybind_function(&meta_like), py::arg("fake"));
   module.def("to_fake", torch::wrap_pybind_function(&to_fake), py::arg("tensor"), py::arg("device") = py::none());

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
 
-from torchfake import _C, _amp, _autograd, _init, _methods, _printing
+from torchfake import _C, _amp, _autograd, _init, _methods, _printing, _serialization
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -59,3 +59,4 @@ _autograd.install()
 _init.install()
 _methods.install()
 _printing.install()
+_serialization.install()

@@ -8,23 +8,18 @@ from typing import Any
 import torch
 from torch.autograd import graph
 
-from torchfake import _C
+from torchfake.fake import find_fake, in_mode_of
 
 _real_run_backward = graph._engine_run_backward
 
 
-def _holds_fake(outputs: Sequence[Any]) -> bool:
-    return any(isinstance(output, torch.Tensor) and _C.is_fake(output) for output in outputs)
-
-
 def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    if not _holds_fake(t_outputs):
+    fake = find_fake(t_outputs)
+    if fake is None:
         return _real_run_backward(t_outputs, *args, **kwargs)
-    scope = _C.EnteredFakeBackward()
-    try:
+    # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
+    with in_mode_of(fake):
         return _real_run_backward(t_outputs, *args, **kwargs)
-    finally:
-        scope.leave()
 
 
 def install() -> None:

@@ -8,8 +8,9 @@ pickle alone is read, each number becomes the storage of a fake, and PyTorch's o
         state = torch.load("llama.pt", map_location="cuda:1")   # reads some kilobytes
 
 PyTorch makes a tensor on the device that its storage names, and the storage of a fake names meta. While a file is read
-its storages are therefore `_ClaimedStorage`s, which name the claimed device; after that they are like those of any fake.
-Invariants: one storage a number, so aliases in the file are aliases in memory. Outside the mode nothing changes.
+its storages are therefore `_ClaimedStorage`s, which name the claimed device; then they become like those of any fake.
+Invariants: one storage a number, so aliases in the file are aliases in memory. Outside the mode nothing changes. The
+one thing that is read, and known then, is a storage of a single element: an optimizer asks how many steps it has taken.
 Rejected: wrapping PyTorch's rebuild functions, of which there are many, and whose identity weights_only loading checks.
 """
 
@@ -22,7 +23,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor, serialization
@@ -31,9 +32,14 @@ from torch.storage import TypedStorage, UntypedStorage
 from torchfake import _C
 from torchfake.errors import RealTensorError, UnsupportedFakeTensorException
 
-_real_load = serialization._load
-_real_legacy_load = serialization._legacy_load
-_real_load_state_dict = torch.nn.Module.load_state_dict
+ByteOrder = Literal["little", "big"]
+
+# How values are written: as integers of their width, whatever they mean.
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_real_load: Callable[..., Any] = serialization._load
+_real_legacy_load: Callable[..., Any] = serialization._legacy_load
+_real_load_state_dict: Callable[..., Any] = torch.nn.Module.load_state_dict
 
 # The map_location of the torch.load in progress. PyTorch's own record of it leaves out the legacy format.
 _map_location: ContextVar[Any] = ContextVar("_map_location", default=None)
@@ -52,7 +58,7 @@ class _ClaimedStorage(UntypedStorage):
     def to(self, *, device: torch.device, non_blocking: bool = False) -> _ClaimedStorage:  # type: ignore[override]
         return _claim_storage(self.nbytes(), device)
 
-    def cpu(self) -> _ClaimedStorage:  # type: ignore[override]
+    def cpu(self) -> _ClaimedStorage:
         return _claim_storage(self.nbytes(), torch.device("cpu"))
 
     def __repr__(self) -> str:
@@ -65,7 +71,7 @@ def _claim_storage(nbytes: int, device: torch.device) -> _ClaimedStorage:
     storage = whole.untyped_storage()
     # The engine has made the storage; only what Python is told about it changes.
     storage.__class__ = _ClaimedStorage
-    storage.claimed = whole.device
+    storage.claimed = whole.device  # type: ignore[attr-defined]
     return storage  # type: ignore[return-value]
 
 
@@ -103,15 +109,25 @@ class _Storages:
     def __init__(self) -> None:
         self._by_key: dict[Any, _ClaimedStorage] = {}
 
+    def __contains__(self, key: Any) -> bool:
+        return key in self._by_key
+
     def get(self, key: Any, storage_type: Any, location: Any, numel: int) -> TypedStorage:
         dtype = torch.uint8 if storage_type is UntypedStorage else storage_type.dtype
         if key not in self._by_key:
             nbytes = numel * dtype.itemsize
             self._by_key[key] = _claim_storage(nbytes, claimed_device(_text(location), nbytes))
-        return TypedStorage(wrap_storage=self._by_key[key], dtype=dtype, _internal=True)
+        return TypedStorage(wrap_storage=self._by_key[key], dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
     def nbytes(self, key: Any) -> int:
         return self._by_key[key].nbytes()
+
+    def fill(self, key: Any, element: bytes, byteorder: ByteOrder) -> None:
+        """Makes the single element of a storage known."""
+        if dtype := INTEGERS.get(len(element)):
+            storage = self._by_key[key]
+            whole = torch.empty(0, dtype=dtype, device=storage.claimed).set_(storage, 0, (1,), (1,))
+            whole.fill_(int.from_bytes(element, byteorder, signed=True))
 
     def release(self, result: Any) -> None:
         """Makes the storages like those of any fake, now that the tensors are built.
@@ -121,7 +137,7 @@ class _Storages:
         if isinstance(result, (TypedStorage, UntypedStorage)):
             return
         for storage in self._by_key.values():
-            storage.__class__ = UntypedStorage
+            storage.__class__ = UntypedStorage  # type: ignore[assignment]
 
 
 def _unpickle(
@@ -132,7 +148,7 @@ def _unpickle(
         def find_class(self, module: str, name: str) -> Any:
             if module.startswith("torch") and name.endswith("Storage") and name != "UntypedStorage":
                 with contextlib.suppress(KeyError):
-                    return serialization.StorageType(name)
+                    return serialization.StorageType(name)  # type: ignore[no-untyped-call]
             return super().find_class("torch._tensor" if module == "torch.tensor" else module, name)
 
     reader = Reader(file, **pickle_load_args)
@@ -155,10 +171,16 @@ def _load(
                 zip_file, map_location, pickle_module, pickle_file, overall_storage=overall_storage, **pickle_load_args
             )
         storages = _Storages()
+        swapped = zip_file.has_record("byteorder") and zip_file.get_record("byteorder") == b"big"
+        byteorder: ByteOrder = "big" if swapped else "little"
 
         def persistent_load(saved: tuple[Any, ...]) -> TypedStorage:
             _, storage_type, key, location, numel = saved
-            return storages.get(key, storage_type, location, numel)
+            is_new = key not in storages
+            storage = storages.get(key, storage_type, location, numel)
+            if is_new and numel == 1:
+                storages.fill(key, zip_file.get_record(f"data/{key}"), byteorder)
+            return storage
 
         data = io.BytesIO(zip_file.get_record(pickle_file))
         state = serialization._serialization_tls
@@ -176,7 +198,7 @@ def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickl
     with _mapping_locations(map_location):
         if not _C.in_fake_mode():
             return _real_legacy_load(file, map_location, pickle_module, **pickle_load_args)
-        if tarfile.is_tarfile(file):  # type: ignore[arg-type]
+        if file.tell() == 0 and tarfile.is_tarfile(file):
             raise UnsupportedFakeTensorException(
                 "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside of it "
                 "and save it again.",
@@ -186,7 +208,8 @@ def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickl
             raise RuntimeError("torch.load: expected a file written by torch.save, got another magic number")
         if (version := pickle_module.load(file, **pickle_load_args)) != serialization.PROTOCOL_VERSION:
             raise RuntimeError(f"torch.load: expected protocol {serialization.PROTOCOL_VERSION}, got {version}")
-        pickle_module.load(file, **pickle_load_args)  # the writing machine's byte order and sizes
+        machine = {_text(name): fact for name, fact in pickle_module.load(file, **pickle_load_args).items()}
+        byteorder: ByteOrder = "little" if machine.get("little_endian", True) else "big"
         storages = _Storages()
 
         def persistent_load(saved: tuple[Any, ...]) -> Any:
@@ -202,9 +225,12 @@ def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickl
             return storages.get(key, storage_type, location, numel)
 
         result = _unpickle(file, pickle_module, persistent_load, pickle_load_args)
-        # The next object of the file, if any, stands behind the data: each storage's size in 8 bytes, and its bytes.
+        # The next object of the file, if any, stands behind the data: each storage's length in 8 bytes, and its bytes.
         for key in pickle_module.load(file, **pickle_load_args):
-            file.seek(8 + storages.nbytes(key), os.SEEK_CUR)
+            if int.from_bytes(file.read(8), byteorder) == 1:
+                storages.fill(key, file.read(storages.nbytes(key)), byteorder)
+            else:
+                file.seek(storages.nbytes(key), os.SEEK_CUR)
         storages.release(result)
         return result
 
@@ -239,5 +265,5 @@ def _load_state_dict(
 def install() -> None:
     """Puts the readers in the place of PyTorch's. `torch.load` itself stays: programs hold references to it."""
     serialization._load = _load
-    serialization._legacy_load = _legacy_load
+    serialization._legacy_load = _legacy_load  # type: ignore[assignment]
     torch.nn.Module.load_state_dict = _load_state_dict  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake.errors import DataAccessError
+from torchfake.fake import in_mode_of
 
 
 def _new_tensor(
@@ -31,7 +32,7 @@ def _new_tensor(
     if isinstance(data, Tensor):
         copy = data.detach().clone().to(device=device, dtype=self.dtype if dtype is None else dtype)
         return copy.requires_grad_(requires_grad)
-    with _in_mode_of(self):
+    with in_mode_of(self):
         return torch.tensor(
             data,
             dtype=self.dtype if dtype is None else dtype,
@@ -102,25 +103,6 @@ def _dtype_of(legacy_name: str) -> torch.dtype:
 def _device_of(legacy_name: str) -> str | None:
     module = legacy_name.rpartition(".")[0].removeprefix("torch").removeprefix(".")
     return module or "cpu"
-
-
-class _in_mode_of:
-    """Enters the mode of a fake unless the thread is in one: what is made from a fake is fake."""
-
-    def __init__(self, fake: Tensor) -> None:
-        self._fake = fake
-        self._entered: _C.EnteredFakeMode | None = None
-
-    def __enter__(self) -> None:
-        self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-        if not _C.in_fake_mode():
-            self._entered = _C.EnteredFakeMode.of(self._fake)
-            torch._C._set_only_lift_cpu_tensors(True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._entered is not None:
-            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
-            self._entered.leave()
 
 
 _FOR_FAKES: dict[str, Callable[..., Any]] = {

@@ -2,9 +2,9 @@
 
 Note [Hooking safetensors]
 safetensors reads in Rust and copies into memory it asks a pointer for, so its functions have to be wrapped. It is an
-optional dependency, and programs hold copies of its names (`from safetensors import safe_open`). So it is wrapped at the
-moment it is imported, before anybody can have a copy; where it was imported before torchfake, once, wherever a copy is
-found. Outside the mode the wrappers call the originals.
+optional dependency, and programs hold copies of its names (`from safetensors import safe_open`). So it is wrapped at
+the moment it is imported, before anybody can have a copy; where it was imported before torchfake, once, wherever a copy
+is found. Outside the mode the wrappers call the originals. As in Note [Loading in the mode], a single element is read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake.errors import UnsupportedFakeTensorException
+from torchfake.fake import no_fake_mode
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -52,10 +54,15 @@ _DTYPES = {
 def _empty(dtype_name: str, shape: Sequence[int]) -> Tensor:
     dtype = _DTYPES.get(dtype_name)
     if dtype is None:
-        raise UnsupportedFakeTensorException(f"safetensors: no dtype of PyTorch is known for {dtype_name}", "safetensors")
+        raise UnsupportedFakeTensorException(f"safetensors: PyTorch has no dtype for {dtype_name}", "safetensors")
     if dtype is torch.float4_e2m1fn_x2:  # one element holds two of the file's
         shape = (*shape[:-1], shape[-1] // 2)
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def _known(number: Tensor) -> Tensor:
+    """A fake that knows the values of a real tensor, as `torch.tensor` makes them."""
+    return torch.ops.aten.lift_fresh(number)  # type: ignore[no-any-return]
 
 
 class _FakeSlice:
@@ -72,11 +79,18 @@ class _FakeSlice:
         return self._real.get_dtype()  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Any) -> Tensor:
-        return _empty(self.get_dtype(), self.get_shape())[index].to(self._device)
+        return self._whole()[index].to(self._device)
+
+    def _whole(self) -> Tensor:
+        if math.prod(self.get_shape()) != 1:
+            return _empty(self.get_dtype(), self.get_shape())
+        with no_fake_mode():
+            number = self._real[...]
+        return _known(number)
 
 
 class _FakeSafeOpen:
-    """What `safe_open` returns in the mode: the library reads the header and answers for it, data is never asked for."""
+    """What `safe_open` returns in the mode. The library reads the header and answers for it; data is not asked for."""
 
     def __init__(self, real: Any, device: torch.device) -> None:
         self._real = real
@@ -121,9 +135,18 @@ def _wrap_load(real: Callable[[bytes], dict[str, Tensor]]) -> Callable[[bytes], 
         if not _C.in_fake_mode():
             return real(data)
         # The file format: the header's length in 8 bytes, the header as JSON, the data.
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        header.pop("__metadata__", None)
-        return {name: _empty(entry["dtype"], entry["shape"]) for name, entry in header.items()}
+        start = 8 + int.from_bytes(data[:8], "little")
+        entries = json.loads(data[8:start])
+        entries.pop("__metadata__", None)
+        loaded = {}
+        for name, entry in entries.items():
+            loaded[name] = _empty(entry["dtype"], entry["shape"])
+            if loaded[name].numel() == 1:
+                begin, end = entry["data_offsets"]
+                with no_fake_mode():
+                    number = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=loaded[name].dtype)
+                loaded[name] = _known(number.reshape(entry["shape"]))
+        return loaded
 
     return load
 
@@ -153,9 +176,10 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self._waiting_for:
             return None
-        self._waiting_for.remove(fullname)
+        self._waiting_for.remove(fullname)  # the search below comes by here again
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
+            self._waiting_for.add(fullname)
             return None
         execute = spec.loader.exec_module
 

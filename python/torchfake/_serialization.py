@@ -21,25 +21,28 @@ import pickle
 import struct
 import threading
 import weakref
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from torchfake import _C, _loading, _safetensors
-from torchfake._loading import claimed_device
+from torchfake._loading import INTEGERS, claimed_device
 from torchfake.fake import fake_mode
 
-_real_deepcopy = Tensor.__deepcopy__
-_real_is_shared = Tensor.is_shared
-_real_reduce = Tensor._reduce_ex_internal
-_real_reduce_for_process = reductions.reduce_tensor
-_real_share_memory_ = Tensor.share_memory_
+_real_collate: Callable[..., Any] = default_collate_fn_map[Tensor]
+_real_deepcopy: Callable[..., Any] = Tensor.__deepcopy__
+_real_is_shared: Callable[..., Any] = Tensor.is_shared
+_real_reduce: Callable[..., Any] = Tensor._reduce_ex_internal
+_real_reduce_for_process: Callable[..., Any] = reductions.reduce_tensor
+_real_share_memory_: Callable[..., Any] = Tensor.share_memory_
 
-# How values are written, by the width of an element: as little-endian integers, whatever they mean.
-_INTEGERS = {1: (torch.int8, "b"), 2: (torch.int16, "h"), 4: (torch.int32, "i"), 8: (torch.int64, "q")}
+# The letters by which struct knows INTEGERS.
+_STRUCT_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 class SavedStorage:
@@ -79,11 +82,10 @@ def _whole_storage(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _known_bytes(tensor: Tensor, width: int) -> bytes | None:
-    if width not in _INTEGERS or tensor.untyped_storage().nbytes() % width != 0:
+    if width not in INTEGERS or tensor.untyped_storage().nbytes() % width != 0:
         return None
-    dtype, code = _INTEGERS[width]
-    whole = _whole_storage(tensor, dtype)
-    return struct.pack(f"<{whole.numel()}{code}", *whole.tolist()) if _C.is_known(whole) else None
+    whole = _whole_storage(tensor, INTEGERS[width])
+    return struct.pack(f"<{whole.numel()}{_STRUCT_CODES[width]}", *whole.tolist()) if _C.is_known(whole) else None
 
 
 def _rebuild_fake_storage(nbytes: int, location: str, width: int, known: bytes | None) -> SavedStorage:
@@ -92,9 +94,8 @@ def _rebuild_fake_storage(nbytes: int, location: str, width: int, known: bytes |
         device = claimed_device(location, nbytes)
         if known is None:
             return SavedStorage(torch.empty(nbytes, dtype=torch.uint8, device=device))
-        dtype, code = _INTEGERS[width]
-        values = struct.unpack(f"<{nbytes // width}{code}", known)
-        return SavedStorage(torch.tensor(values, dtype=dtype, device=device))
+        values = struct.unpack(f"<{nbytes // width}{_STRUCT_CODES[width]}", known)
+        return SavedStorage(torch.tensor(values, dtype=INTEGERS[width], device=device))
 
 
 def _rebuild_fake_tensor(
@@ -106,11 +107,11 @@ def _rebuild_fake_tensor(
     requires_grad: bool,
     bits: dict[str, bool],
 ) -> Tensor:
-    """Unpickles a fake. A part of the file format: the name must stay. `bits` are those of lazy conjugation and sign."""
+    """Unpickles a fake. A part of the file format: the name must stay. `bits` are those of lazy conj and neg."""
     anchor = storage.anchor
     tensor = anchor.new_empty(0, dtype=dtype).set_(anchor.untyped_storage(), offset, size, stride)
     if bits:
-        torch._utils.set_tensor_metadata(tensor, bits)
+        torch._utils.set_tensor_metadata(tensor, bits)  # type: ignore[no-untyped-call]
     return tensor.requires_grad_(requires_grad)
 
 
@@ -127,7 +128,7 @@ def _reduce(self: Tensor, protocol: int) -> tuple[Any, ...]:
             tuple(self.size()),
             self.stride(),
             self.requires_grad,
-            torch._utils.get_tensor_metadata(self),
+            torch._utils.get_tensor_metadata(self),  # type: ignore[no-untyped-call]
         )
 
 
@@ -135,7 +136,14 @@ def _reduce_for_process(tensor: Tensor) -> Any:
     # To a process goes what goes into a pickle: there is no memory to share. What PyTorch refuses, it refuses itself.
     if not _C.is_fake(tensor) or (tensor.requires_grad and not tensor.is_leaf):
         return _real_reduce_for_process(tensor)
-    return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+
+
+def _collate(batch: list[Tensor], **kwargs: Any) -> Tensor:
+    # In a DataLoader's worker PyTorch stacks into shared memory, which it allocates first.
+    if _C.is_fake(batch[0]):
+        return torch.stack(batch)
+    return _real_collate(batch, **kwargs)  # type: ignore[no-any-return]
 
 
 @functools.wraps(_real_deepcopy)
@@ -190,6 +198,7 @@ def install() -> None:
     Tensor.is_shared = _is_shared  # type: ignore[method-assign]
     for kind in (Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, _reduce_for_process)
+    default_collate_fn_map[Tensor] = _collate
     torch.serialization.add_safe_globals([_rebuild_fake_storage, _rebuild_fake_tensor])
     _loading.install()
     _safetensors.install()

@@ -6,11 +6,13 @@ The names of the ancestor, `torchdistx.fake`, with the same meaning: code writte
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C
 
@@ -92,6 +94,50 @@ class no_fake_mode(contextlib.ContextDecorator):
         self._entered.pop().leave()
 
 
+class in_mode_of:
+    """Enters the mode of a fake, unless the thread is in a mode already: what is made from a fake is fake."""
+
+    def __init__(self, fake: Tensor) -> None:
+        self._fake = fake
+        self._entered: _C.EnteredFakeMode | None = None
+        self._lifts_cpu_only = False
+
+    def __enter__(self) -> None:
+        if not _C.in_fake_mode():
+            self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
+            self._entered = _C.EnteredFakeMode.of(self._fake)
+            torch._C._set_only_lift_cpu_tensors(True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._entered is not None:
+            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
+            self._entered.leave()
+
+
+def find_fake(values: Iterable[object]) -> Tensor | None:
+    """The first fake among `values`, taken out of its wrappers; None if there is none."""
+    for value in values:
+        if isinstance(value, Tensor):
+            inner = _unwrap(value)
+            if inner is not None:
+                return inner
+    return None
+
+
+def _unwrap(tensor: Tensor) -> Tensor | None:
+    """The fake that `tensor` is or wraps; None for a real tensor."""
+    if _C.is_plain_fake(tensor):
+        return tensor
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return _unwrap(torch._C._functorch.get_unwrapped(tensor))
+    if torch._is_functional_tensor(tensor):
+        return _unwrap(torch._from_functional_tensor(tensor))
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        return find_fake(getattr(tensor, name) for name in names)
+    return None
+
+
 def is_fake(tensor: object) -> bool:
     """Whether `tensor` is fake. Looks through functorch's and functionalization's wrappers and wrapper subclasses.
 
@@ -102,16 +148,7 @@ def is_fake(tensor: object) -> bool:
     >>> is_fake(x), is_fake(torch.ones(2))
     (True, False)
     """
-    if not isinstance(tensor, Tensor):
-        return False
-    if _C.is_fake(tensor):
-        return True
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return is_fake(torch._C._functorch.get_unwrapped(tensor))
-    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        return any(is_fake(getattr(tensor, name)) for name in names)
-    return False
+    return isinstance(tensor, Tensor) and _unwrap(tensor) is not None
 
 
 def meta_like(fake: Tensor) -> Tensor:

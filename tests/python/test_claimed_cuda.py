@@ -33,6 +33,10 @@ def test_cuda_means_the_current_device() -> None:
         assert torch.empty(2).to(torch.empty(1, device="cuda:1")).device == CUDA1
         assert (torch.empty(2, device="cuda") + torch.empty(2, device="cuda:0")).device == CUDA0
         assert torch.empty(2, device="cuda").cpu().device.type == "cpu"
+
+
+def test_the_current_device_can_be_chosen() -> None:
+    with fake_mode():
         with torch.cuda.device(1):
             assert torch.empty(2, device="cuda").device == CUDA1
             assert torch.empty(2).cuda().device == CUDA1
@@ -47,11 +51,9 @@ def test_a_claimed_tensor_says_what_a_cuda_tensor_says() -> None:
         x = torch.empty(2, 3, device="cuda:1", requires_grad=True)
         assert x.is_cuda and not x.is_cpu and not x.is_meta and not x.is_xpu
         assert x.get_device() == 1 and x.type() == "torch.cuda.FloatTensor" and x.dtype == torch.float32
-        assert x.untyped_storage().device == CUDA1
         assert x.half().type() == "torch.cuda.HalfTensor"
         assert torch.empty(1).get_device() == -1
         assert x.is_shared() and not x.is_pinned()
-        assert isinstance(torch.empty(1, device="cuda"), torch.cuda.FloatTensor)
 
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -76,6 +78,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "upsample": (lambda: nn.Upsample(scale_factor=2, mode="bilinear"), (2, 8, 4, 4)),
     "pixel_shuffle": (lambda: nn.PixelShuffle(2), (2, 8, 4, 4)),
 }
+
+
+def test_a_storage_claims_the_device_of_its_tensor() -> None:
+    with fake_mode():
+        assert torch.empty(2, device="cuda:1").untyped_storage().device == CUDA1
+        assert torch.empty(2).untyped_storage().device == torch.device("cpu")
 
 
 def shape_of(output: Any) -> list[tuple[int, ...]]:
@@ -155,8 +163,15 @@ def test_autocast_and_the_cuda_idioms_of_training_scripts_run() -> None:
         with torch.amp.autocast("cuda", dtype=torch.float16):
             assert F.linear(x, model[0].weight).dtype == torch.float16
             assert F.softmax(x.half(), -1).dtype == torch.float32
-        assert torch.empty(2, pin_memory=True).pin_memory().device.type == "cpu"
         assert torch.ones(2).to("cuda", non_blocking=True, dtype=torch.half).dtype == torch.half
+
+
+def test_host_memory_can_be_pinned_for_a_claimed_device() -> None:
+    with fake_mode():
+        for pinned in (torch.empty(2, 3, pin_memory=True).t(), torch.empty(2, 3).t().pin_memory()):
+            assert is_fake(pinned) and pinned.device == torch.device("cpu") and pinned.stride() == (1, 3)
+            assert pinned.to("cuda", non_blocking=True).device == CUDA0
+        assert torch.arange(3).pin_memory().tolist() == [0, 1, 2]
 
 
 def test_without_fake_cuda_absent_devices_are_refused() -> None:

@@ -52,12 +52,26 @@ using RealTensorError = TypedError<ErrorKind::kRealTensor>;
 using MetadataMismatchError = TypedError<ErrorKind::kMetadataMismatch>;
 using DeviceNotFakedError = TypedError<ErrorKind::kDeviceNotFaked>;
 
+// Throws the error of that kind, as its own type. `raise` puts the operator's name before the detail.
+[[noreturn]] void throw_error(ErrorKind kind, const std::string& op, const std::string& message);
+[[noreturn]] void raise(ErrorKind kind, const std::string& op, const std::string& detail);
+
 // A language front may turn these errors into its own: the hook is called with every error that is about to leave the
 // engine and throws something else, or returns to let the error pass. Set once, at load.
 using ErrorHook = void (*)(const FakeTensorError&);
 void set_error_hook(ErrorHook hook);
 
-// Throws the error of that kind, as its own type, through the hook.
-[[noreturn]] void raise(ErrorKind kind, std::string op, const std::string& message);
+// Runs `body`; an error of ours that leaves it goes through the hook. Every way out of the engine is inside one.
+void show_to_hook(const FakeTensorError& error);
+
+template <typename Body>
+decltype(auto) at_the_boundary(const Body& body) {
+  try {
+    return body();
+  } catch (const FakeTensorError& error) {
+    show_to_hook(error);
+    throw;
+  }
+}
 
 }  // namespace torchfake

@@ -32,9 +32,14 @@ bool set_included(bool included) {
 // the thread-local debug info that holds the options. Both are part of at::ThreadLocalState, so autograd's workers and
 // at::launch get them with no help of ours. A thread_local of torchfake would not travel.
 
-ModePtr current_mode() {
+const ModePtr* find_current_mode() {
   auto* info = static_cast<ModeInfo*>(c10::ThreadLocalDebugInfo::get(compat::mode_info_kind()));
-  return info == nullptr ? ModePtr() : info->mode;
+  return info == nullptr ? nullptr : &info->mode;
+}
+
+ModePtr current_mode() {
+  const ModePtr* mode = find_current_mode();
+  return mode == nullptr ? ModePtr() : *mode;
 }
 
 bool in_fake_mode() {

@@ -45,6 +45,7 @@ using ModePtr = c10::intrusive_ptr<ModeState>;
 
 // The innermost mode of this thread, or null. Autograd's threads have the mode of the thread that called backward.
 ModePtr current_mode();
+const ModePtr* find_current_mode();
 
 // Whether this thread is in a mode.
 bool in_fake_mode();

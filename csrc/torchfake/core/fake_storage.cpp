@@ -8,12 +8,14 @@ namespace torchfake {
 
 namespace {
 
-[[noreturn]] void refuse_data(c10::StorageImpl* /*storage*/) {
-  raise(
-      ErrorKind::kDataAccess,
-      "data_ptr",
-      "a fake tensor holds no data to point to. Values are known only where they follow from small constants; keep this "
-      "part out of the fake run, or run it on a real tensor.");
+void refuse_data(c10::StorageImpl* /*storage*/) {
+  at_the_boundary([] {
+    raise(
+        ErrorKind::kDataAccess,
+        "data_ptr",
+        "a fake tensor holds no data to point to. Values are known only where they follow from small constants; keep "
+        "this part out of the fake run, or run it on a real tensor.");
+  });
 }
 
 void delete_context(void* context) {

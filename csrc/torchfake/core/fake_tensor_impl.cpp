@@ -117,10 +117,12 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(
 void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
   const FakeTensorImpl* other = as_fake(impl.get());
   if (other == nullptr) {
-    raise(
-        ErrorKind::kRealTensor,
-        "set_data",
-        "`fake.data = real` would leave a fake with real data; convert the right side with torchfake.to_fake first.");
+    at_the_boundary([] {
+      raise(
+          ErrorKind::kRealTensor,
+          "set_data",
+          "`fake.data = real` would leave a fake with real data; convert the right side with torchfake.to_fake first.");
+    });
   }
   TensorImpl::shallow_copy_from(impl);
   claimed_device_ = other->claimed_device_;

@@ -15,19 +15,4 @@ const std::vector<c10::DeviceType>& absent_device_types();
 using AbsentDeviceHook = void (*)(c10::DeviceType);
 void set_absent_device_hook(AbsentDeviceHook hook);
 
-// While one lives, this thread may run autograd on fakes that claim absent devices, in or out of a mode. FakeMode does
-// the same for its scope. See Note [One thread for backward].
-class FakeBackward {
- public:
-  FakeBackward();
-  ~FakeBackward();
-  FakeBackward(const FakeBackward&) = delete;
-  FakeBackward& operator=(const FakeBackward&) = delete;
-  FakeBackward(FakeBackward&&) = delete;
-  FakeBackward& operator=(FakeBackward&&) = delete;
-
- private:
-  bool was_multithreaded_;
-};
-
 }  // namespace torchfake

@@ -4,7 +4,6 @@
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
-#include <c10/core/AutogradState.h>
 
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
@@ -16,11 +15,9 @@ namespace torchfake {
 
 namespace {
 
-thread_local int t_backward_depth = 0;
-
 // PyTorch has one accelerator at a time: on this thread, the one that was claimed last.
 bool is_claimed(c10::DeviceType type) {
-  return (t_backward_depth > 0 || in_fake_mode()) && last_claimed_accelerator() == type;
+  return in_fake_mode() && last_claimed_accelerator() == type;
 }
 
 // Note [Accelerator hooks]
@@ -86,17 +83,5 @@ struct HooksInstaller {
 [[maybe_unused]] const HooksInstaller g_hooks_installed_at_load;
 
 }  // namespace
-
-FakeBackward::FakeBackward() {
-  ++t_backward_depth;
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  was_multithreaded_ = autograd.get_multithreading_enabled();
-  autograd.set_multithreading_enabled(false);
-}
-
-FakeBackward::~FakeBackward() {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(was_multithreaded_);
-  --t_backward_depth;
-}
 
 }  // namespace torchfake

@@ -48,13 +48,14 @@ void Call::rescan() {
   }
 }
 
-ModePtr Call::mode() const {
+const ModePtr* Call::find_mode() const {
   for (const TensorArg& tensor : tensors_) {
     if (tensor.fake != nullptr) {
-      return tensor.fake->mode();
+      return &tensor.fake->mode();
     }
   }
-  return current_mode();
+  const ModePtr* current = find_current_mode();
+  return current != nullptr && *current ? current : nullptr;
 }
 
 std::optional<c10::Device> Call::device_arg() const {

@@ -45,7 +45,7 @@ class Call {
     return has_non_fake_;
   }
   // The mode that answers: that of the first fake, else the thread's. Null where neither is.
-  ModePtr mode() const;
+  const ModePtr* find_mode() const;
 
   // The device argument, where there is one that is not None.
   std::optional<c10::Device> device_arg() const;

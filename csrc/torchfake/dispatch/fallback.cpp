@@ -6,6 +6,7 @@
 #include <torchfake/dispatch/device_rule.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/shape_cache.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 #include <torchfake/rules/rules.h>
 
@@ -39,9 +40,6 @@ at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
 // What the mode does with a call that has no fake among its arguments: things made from nothing become fake, real
 // tensors stay real among themselves.
 bool stays_real(const Call& call, const ModePtr& mode) {
-  if (call.has_fake() || is_lift(call.traits)) {
-    return false;
-  }
   if (!call.traits.takes_tensors || !call.has_non_fake()) {
     return !call.traits.returns_tensors;
   }
@@ -119,67 +117,134 @@ bool masks_give_shape(const OpTraits& traits) {
   return traits.name == "aten::index" || traits.name == "aten::_unsafe_index" || traits.name == "aten::masked_select";
 }
 
-void record(const ModePtr& mode, const Call& call, const std::vector<c10::IValue>& arguments) {
-  mode->options.recorder->on_op(call.op, arguments, outputs_of(call));
-}
-
-void answer(Call& call, const ModePtr& mode) {
-  admit_real_tensors(call, mode);
+// Steps 2, 4 and 5, for a call that the cache does not know. Returns the device that fresh outputs claim.
+c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   const c10::Device device = device_rule(call, *mode);
-  ValueTracker values(call, *mode);
   const Rule rule = find_rule(call.traits);
   if ((call.traits.data_dependent || call.traits.dynamic_shape) && !masks_give_shape(call.traits)) {
     if (!values.inputs_known()) {
       refuse_unknown_values(call);
     }
-    return answer_from_values(call, values, device, mode);
+    answer_from_values(call, values, device, mode);
+    return device;
   }
   const Inputs inputs(call);
   if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {
     meta_call(call);
   }
   wrap_outputs(call, inputs, device, mode);
+  return device;
+}
+
+// The same, remembered under `key`. In cross-check mode `known` is what the cache says, and has to be what comes out.
+c10::Device run_and_remember(
+    Call& call,
+    const ValueTracker& values,
+    const ModePtr& mode,
+    const CacheKey& key,
+    const CacheEntryPtr& known) {
+  const OutcomeRecorder recorder(call);
+  const auto remember = [&](CacheEntryPtr outcome) {
+    if (known && !known->same_outcome(*outcome)) {
+      raise(
+          ErrorKind::kMetadataMismatch,
+          call.op_name(),
+          "the shape cache and the kernel disagree on what this call returns; please report it.");
+    }
+    if (!known) {
+      shape_cache::insert(std::move(outcome));
+    }
+  };
+  try {
+    const c10::Device device = run(call, values, mode);
+    Bypass reason = Bypass::kNone;
+    CacheEntryPtr outcome = recorder.outcome(call, key, device, reason);
+    if (outcome) {
+      remember(std::move(outcome));
+    } else {
+      shape_cache::count_bypass(reason);
+    }
+    return device;
+  } catch (const c10::Error& error) {
+    const auto* typed = dynamic_cast<const FakeTensorError*>(&error);
+    if (typed == nullptr || typed->kind() != ErrorKind::kMetadataMismatch) {
+      remember(error_outcome(key, error));
+    }
+    throw;
+  }
+}
+
+void answer(Call& call, const ModePtr& mode) {
+  if (call.has_non_fake()) {
+    admit_real_tensors(call, mode);
+  }
+  ValueTracker values(call, *mode);
+  CacheKey key;
+  const Bypass bypass = shape_cache::enabled() ? key.build(call, *mode) : Bypass::kDisabled;
+  c10::Device device(c10::kCPU);
+  if (C10_LIKELY(bypass == Bypass::kNone)) {
+    const CacheEntryPtr entry = shape_cache::find(key);
+    if (C10_LIKELY(entry && !shape_cache::cross_check())) {
+      replay(call, *entry, mode);
+      device = entry->device;
+    } else {
+      device = run_and_remember(call, values, mode, key, entry);
+    }
+  } else {
+    shape_cache::count_bypass(bypass);
+    device = run(call, values, mode);
+  }
   values.follow(call, device);
 }
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  Call call(op, OpTraits::of(op), keys, stack);
-  ModePtr mode = call.mode();
-  if (!mode) {
-    mode = default_mode();
-  }
-  if (stays_real(call, mode)) {
-    return real_call(call);
-  }
-  if (is_lift(call.traits)) {
-    at::Tensor fake = lift(call.arg(0).toTensor(), mode, call.traits.name != "aten::lift_fresh");
-    torch::jit::drop(*stack, call.num_args());
-    stack->emplace_back(std::move(fake));
-    return;
-  }
-  if (must_decompose(op)) {
-    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
-  }
-  std::vector<c10::IValue> arguments;
-  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
-    arguments.assign(stack->end() - static_cast<ptrdiff_t>(call.num_args()), stack->end());
-  }
+void record(const ModePtr& mode, Call& call) {
+  const std::vector<c10::IValue> arguments(
+      call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
   answer(call, mode);
-  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
-    record(mode, call, arguments);
-  }
+  mode->options.recorder->on_op(call.op, arguments, outputs_of(call));
 }
 
-}  // namespace
+void lift_argument(Call& call, const ModePtr& mode) {
+  at::Tensor fake = lift(call.arg(0).toTensor(), mode, call.traits.name != "aten::lift_fresh");
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(fake));
+}
+
+void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Call call(op, OpTraits::of(op), keys, stack);
+  const ModePtr* found = call.find_mode();
+  const ModePtr mode = found != nullptr ? *found : default_mode();
+  if (C10_UNLIKELY(!call.has_fake())) {
+    if (is_lift(call.traits)) {
+      return lift_argument(call, mode);
+    }
+    if (stays_real(call, mode)) {
+      return real_call(call);
+    }
+  }
+  if (C10_UNLIKELY(call.traits.is_composite) && must_decompose(op)) {
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+  }
+  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
+    return record(mode, call);
+  }
+  answer(call, mode);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  at_the_boundary([&] { dispatch(op, keys, stack); });
+}
 
 // `x.data = y` asks this first, above the Fake key. PyTorch compares backends alone and would let a real tensor take a
 // fake's storage.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   if ((as_fake(self) != nullptr) != (as_fake(from) != nullptr)) {
-    raise(
-        ErrorKind::kRealTensor,
-        "set_data",
-        "`x.data = y` with one of them real and the other fake; convert the real one with torchfake.to_fake first.");
+    at_the_boundary([] {
+      raise(
+          ErrorKind::kRealTensor,
+          "set_data",
+          "`x.data = y` with one of them real and the other fake; convert the real one with torchfake.to_fake first.");
+    });
   }
   return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
 }
@@ -196,6 +261,8 @@ struct SetDataGuard {
 };
 
 [[maybe_unused]] const SetDataGuard* const g_set_data_guard = new SetDataGuard();
+
+}  // namespace
 
 TORCH_LIBRARY_IMPL(_, Fake, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());

@@ -12,8 +12,8 @@ namespace torchfake {
 namespace {
 
 // Keys that no operator called by a meta kernel may see: whatever they stand for has been done above, on the way here.
-const c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::autocast_dispatch_keyset | c10::DispatchKeySet(c10::DispatchKey::Python) |
+const c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+    c10::DispatchKeySet(c10::DispatchKey::Python) |
     c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) | c10::DispatchKeySet(c10::DispatchKey::Fake);
 
 // Backends with a functionality key of their own, which would win over Meta.
@@ -25,10 +25,15 @@ const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey:
 // A redispatch with a key set ignores the thread's keys, and the operators a kernel calls ignore that key set: both
 // have to be set. Meta goes into the thread's included keys as a whole local key set, because an include guard would
 // leave the Meta backend bit behind on exit.
-c10::impl::LocalDispatchKeySet kernel_keys() {
+// A kernel of C++ that writes through other operators (foreach) counts versions on the way, as it does for real; what
+// Python's kernels do inside is their own.
+c10::impl::LocalDispatchKeySet kernel_keys(bool counts_versions) {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.included_ = keys.included_.remove(c10::DispatchKey::Fake) | c10::DispatchKeySet(c10::DispatchKey::Meta);
   keys.excluded_ = keys.excluded_ | kAboveKernels | kOtherBackends;
+  if (!counts_versions) {
+    keys.excluded_ = keys.excluded_.add(c10::DispatchKey::ADInplaceOrView);
+  }
   return keys;
 }
 
@@ -110,7 +115,7 @@ void meta_call(Call& call) {
   }
   ask_for_meta(call);
   InKernel in_kernel;
-  c10::impl::ForceDispatchKeyGuard keys(kernel_keys());
+  c10::impl::ForceDispatchKeyGuard keys(kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite));
   NoTorchFunction no_torch_function;
   if (call.traits.native != nullptr) {
     numbers_to_meta(call);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <mutex>
 #include <string_view>
+#include <unordered_set>
 
 namespace torchfake {
 
@@ -97,6 +98,25 @@ ValueSource value_source(std::string_view base, bool is_random, bool takes_tenso
   return ValueSource::kInputs;
 }
 
+// Operators that take a factor: adding, scaling and the steps of optimizers.
+bool takes_factors(std::string_view base) {
+  static const std::unordered_set<std::string_view> kNames = {
+      "add",     "add_",     "sub",     "sub_",     "rsub",    "mul",      "mul_",     "div",
+      "div_",    "addcmul",  "addcmul_", "addcdiv", "addcdiv_", "lerp",    "lerp_",    "addmm",
+      "addmm_",  "baddbmm",  "baddbmm_", "addmv",   "addmv_",  "addr",     "addr_",    "addbmm",
+      "addbmm_"};
+  return kNames.count(base) > 0 || starts_with(base, "_fused_adam") || starts_with(base, "_fused_sgd") ||
+      starts_with(base, "_fused_adagrad") || (starts_with(base, "_foreach_") && base.find("pow") == base.npos);
+}
+
+bool is_factor(const c10::Argument& arg) {
+  c10::TypePtr type = arg.real_type();
+  if (auto list = type->cast<c10::ListType>()) {
+    type = list->getElementType();
+  }
+  return type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType;
+}
+
 }  // namespace
 
 OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name), overload(op.operator_name().overload_name) {
@@ -121,6 +141,25 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name
   dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
   values = value_source(base, is_random, takes_tensors);
+  const std::string_view library = std::string_view(name).substr(0, name.find("::"));
+  is_builtin = library == "aten" || library == "prims";
+  is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
+      base == "_index_put_impl_" || base == "_unsafe_index_put";
+  needs_values = base == "masked_select" || base == "_pack_padded_sequence";
+  bool has_out = false;
+  for (ArgTraits& arg : args) {
+    has_out |= arg.is_out;
+  }
+  changes_geometry = mutates &&
+      (has_out || op.hasTag(at::Tag::inplace_view) || starts_with(base, "resize") || starts_with(base, "set_") ||
+       starts_with(base, "as_strided") || starts_with(base, "_resize"));
+  if (takes_factors(base)) {
+    for (size_t i = 0; i < args.size(); ++i) {
+      args[i].scales_only = is_factor(schema.arguments()[i]);
+    }
+  }
   native = find_native_kernel(qualified_name());
 }
 

@@ -21,6 +21,7 @@ struct ArgTraits {
   ArgKind kind = ArgKind::kOther;
   bool is_written = false;  // Tensor(a!)
   bool is_out = false;  // keyword-only and written: an out= argument, whose old contents are not read
+  bool scales_only = false;  // a factor: of its value, the outcome's metadata depends on the type alone
 };
 
 // How an operator's values relate to those of its inputs. See Note [Known values].
@@ -46,6 +47,11 @@ struct OpTraits {
   bool is_random = false;
   bool data_dependent = false;  // a returned value depends on data
   bool dynamic_shape = false;  // the shape of an output depends on data
+  bool is_builtin = false;  // one of PyTorch's own
+  bool is_composite = false;  // had only a decomposition when it was first called
+  bool is_index = false;  // takes a list of indices, among which masks may be
+  bool needs_values = false;  // a rule reads values of some argument
+  bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;

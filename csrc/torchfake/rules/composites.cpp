@@ -69,7 +69,8 @@ constexpr std::array<CompositeRule, 8> kRules = {{
 template <size_t kIndex>
 void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Call call(op, OpTraits::of(op), keys, stack);
-  if (!call.has_fake() || !kRules[kIndex].run(call)) {
+  const bool answered = call.has_fake() && at_the_boundary([&] { return kRules[kIndex].run(call); });
+  if (!answered) {
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
   }
 }

@@ -1,0 +1,259 @@
+// Step 3 of 5: everything the outcome of a call can depend on.
+#include <torchfake/dispatch/cache_key.h>
+
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/UndefinedTensorImpl.h>
+
+#include <cstring>
+
+namespace torchfake {
+
+const char* bypass_reason_name(Bypass reason) {
+  switch (reason) {
+    case Bypass::kNone:
+      return "none";
+    case Bypass::kDisabled:
+      return "cache disabled";
+    case Bypass::kDataDependent:
+      return "data-dependent operator";
+    case Bypass::kRealTensor:
+      return "real tensor argument";
+    case Bypass::kNotBuiltin:
+      return "not a builtin operator";
+    case Bypass::kArgument:
+      return "argument that cannot be keyed";
+    case Bypass::kComposite:
+      return "composite operator";
+    case Bypass::kSharedOutputs:
+      return "outputs share a storage";
+    case Bypass::kReplacedStorage:
+      return "storage replaced";
+    case Bypass::kRecorded:
+      return "rule or recorder";
+    case Bypass::kCount:
+      break;
+  }
+  return "unknown";
+}
+
+namespace {
+
+uint64_t bits_of(double value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+uint64_t mix(uint64_t hash, uint64_t word) {
+  __extension__ using wide = unsigned __int128;
+  const wide product = static_cast<wide>(hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t pack(c10::Device device) {
+  return static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index());
+}
+
+// Marks of what a word is, so that rows of different meaning never agree by chance.
+enum Mark : uint64_t {
+  kNoneMark = 0x1000000000000001,
+  kTensorMark,
+  kUndefinedMark,
+  kIntMark,
+  kDoubleMark,
+  kBoolMark,
+  kComplexMark,
+  kStringMark,
+  kDeviceMark,
+  kListMark,
+  kGeneratorMark,
+  kTypeOnlyMark,
+};
+
+}  // namespace
+
+void CacheKey::add_tensor(const Call& call, const c10::TensorImpl& tensor, bool is_fake) {
+  const size_t dim = static_cast<size_t>(tensor.dim());
+  add(kTensorMark ^ dim << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
+      static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(is_fake) << 25 ^
+      pack(tensor.device()) << 32);
+  add(tensor.key_set().raw_repr());
+  const c10::IntArrayRef sizes = tensor.sizes();
+  const c10::IntArrayRef strides = tensor.strides();
+  for (size_t i = 0; i < dim; ++i) {
+    add(static_cast<uint64_t>(sizes[i]));
+  }
+  for (size_t i = 0; i < dim; ++i) {
+    add(static_cast<uint64_t>(strides[i]));
+  }
+  if (call.traits.is_view || call.traits.changes_geometry) {
+    add(static_cast<uint64_t>(tensor.storage_offset()));
+    add(tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0);
+  }
+}
+
+// Which inputs share a storage, and where in it they lie.
+void CacheKey::add_aliases(const Call& call) {
+  const auto& tensors = call.tensors();
+  if (!call.traits.mutates || tensors.size() < 2) {
+    return;
+  }
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    const c10::TensorImpl& tensor = *tensors[i].impl;
+    if (!tensor.has_storage()) {
+      continue;
+    }
+    for (size_t j = 0; j < i; ++j) {
+      const c10::TensorImpl& other = *tensors[j].impl;
+      if (other.has_storage() && tensor.unsafe_storage().is_alias_of(other.unsafe_storage())) {
+        add(i << 32 ^ j << 1 ^ static_cast<uint64_t>(tensors[i].impl == tensors[j].impl));
+        add(static_cast<uint64_t>(tensor.storage_offset()));
+        add(static_cast<uint64_t>(other.storage_offset()));
+        break;
+      }
+    }
+  }
+}
+
+bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
+  if (value.isNone()) {
+    add(kNoneMark);
+  } else if (value.isBool()) {
+    add(kBoolMark ^ static_cast<uint64_t>(value.toBool()) << 8);
+  } else if (type_only && (value.isInt() || value.isDouble())) {
+    add(kTypeOnlyMark ^ static_cast<uint64_t>(value.isInt()) << 8);
+  } else if (value.isInt()) {
+    add(kIntMark);
+    add(static_cast<uint64_t>(value.toInt()));
+  } else if (value.isDouble()) {
+    add(kDoubleMark);
+    add(bits_of(value.toDouble()));
+  } else if (value.isComplexDouble()) {
+    add(kComplexMark);
+    add(bits_of(value.toComplexDouble().real()));
+    add(bits_of(value.toComplexDouble().imag()));
+  } else if (value.isDevice()) {
+    add(kDeviceMark);
+    add(pack(normalize_device(value.toDevice())));
+  } else if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    add(kStringMark);
+    add(text.size());
+    for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
+      add(word);
+    }
+  } else if (value.isIntList()) {
+    const c10::List<int64_t> list = value.toIntList();
+    add(kListMark);
+    add(list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      add(static_cast<uint64_t>(list.get(i)));
+    }
+  } else if (value.isList()) {
+    const c10::ArrayRef<c10::IValue> list = value.toListRef();
+    add(kListMark);
+    add(list.size());
+    for (const c10::IValue& element : list) {
+      if (!add_value(element, type_only)) {
+        return false;
+      }
+    }
+  } else if (value.isDoubleList()) {
+    const std::vector<double> list = value.toDoubleVector();
+    add(kListMark);
+    add(list.size());
+    for (const double element : list) {
+      add(type_only ? 0 : bits_of(element));
+    }
+  } else if (value.isBoolList()) {
+    const c10::List<bool> list = value.toBoolList();
+    add(kListMark);
+    add(list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      add(list.get(i) ? 1 : 0);
+    }
+  } else if (value.isGenerator()) {
+    add(kGeneratorMark);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void CacheKey::add_settings(const ModeState& mode) {
+  const at::Context& context = at::globalContext();
+  add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) |
+      static_cast<uint64_t>(c10::InferenceMode::is_enabled()) << 8 |
+      static_cast<uint64_t>(context.deterministicAlgorithms()) << 9 |
+      static_cast<uint64_t>(context.deterministicAlgorithmsWarnOnly()) << 10 |
+      static_cast<uint64_t>(mode.options.fake_cuda) << 11);
+}
+
+void CacheKey::finish() {
+  uint64_t hash = words_.size();
+  for (const uint64_t word : words_) {
+    hash = mix(hash, word);
+  }
+  hash_ = hash;
+}
+
+Bypass CacheKey::build(const Call& call, const ModeState& mode) {
+  const OpTraits& traits = call.traits;
+  if (!traits.is_builtin) {
+    return Bypass::kNotBuiltin;
+  }
+  if (traits.data_dependent || traits.dynamic_shape) {
+    return Bypass::kDataDependent;
+  }
+  if (mode.options.recorder || traits.needs_values) {
+    return Bypass::kRecorded;
+  }
+  add(reinterpret_cast<uint64_t>(&traits));
+  add_settings(mode);
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    const ArgTraits& facts = traits.args[i];
+    if (facts.kind == ArgKind::kTensor && value.isTensor()) {
+      const c10::TensorImpl* impl = value.unsafeToTensorImpl();
+      if (impl == c10::UndefinedTensorImpl::singleton()) {
+        add(kUndefinedMark);
+        continue;
+      }
+      const bool is_fake = as_fake(impl) != nullptr;
+      if (!is_fake && !impl->is_wrapped_number()) {
+        return Bypass::kRealTensor;
+      }
+      add_tensor(call, *impl, is_fake);
+    } else if (facts.kind == ArgKind::kTensorList && value.isList()) {
+      const c10::ArrayRef<c10::IValue> list = value.toListRef();
+      add(kListMark);
+      add(list.size());
+      for (const c10::IValue& element : list) {
+        if (!element.isTensor() || element.unsafeToTensorImpl() == c10::UndefinedTensorImpl::singleton()) {
+          add(kUndefinedMark);
+          continue;
+        }
+        const FakeTensorImpl* fake = as_fake(element.unsafeToTensorImpl());
+        if (fake == nullptr) {
+          return Bypass::kRealTensor;
+        }
+        if (traits.is_index && isIntegralType(c10::typeMetaToScalarType(fake->dtype()), true) &&
+            fake->dtype().itemsize() == 1) {
+          return Bypass::kDataDependent;  // a mask
+        }
+        add_tensor(call, *fake, true);
+      }
+    } else if (!add_value(value, facts.scales_only)) {
+      return Bypass::kArgument;
+    }
+  }
+  add_aliases(call);
+  finish();
+  return Bypass::kNone;
+}
+
+}  // namespace torchfake

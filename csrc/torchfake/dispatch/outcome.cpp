@@ -1,0 +1,269 @@
+// Step 3 of 5: outcomes of calls, recorded and replayed.
+#include <ATen/core/List.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <torchfake/dispatch/shape_cache.h>
+
+namespace torchfake {
+
+namespace {
+
+template <typename Array>
+c10::SmallVector<int64_t, 5> copy_of(const Array& values) {
+  return c10::SmallVector<int64_t, 5>(values.begin(), values.end());
+}
+
+size_t storage_nbytes(const c10::TensorImpl& tensor) {
+  return tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
+}
+
+const c10::StorageImpl* storage_impl(const c10::TensorImpl& tensor) {
+  return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+}  // namespace
+
+OutcomeRecorder::OutcomeRecorder(const Call& call) {
+  for (const TensorArg& tensor : call.tensors()) {
+    Before before;
+    before.tensor = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl);
+    before.storage = storage_impl(*tensor.impl);
+    before.is_written = tensor.is_written;
+    if (tensor.is_written) {
+      before.sizes = copy_of(tensor.impl->sizes());
+      before.strides = copy_of(tensor.impl->strides());
+      before.storage_offset = tensor.impl->storage_offset();
+      before.nbytes = storage_nbytes(*tensor.impl);
+    }
+    inputs_.push_back(std::move(before));
+  }
+}
+
+OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
+  OutputRecipe recipe;
+  if (!output.defined()) {
+    recipe.kind = OutputRecipe::Kind::kUndefined;
+    return recipe;
+  }
+  const c10::TensorImpl& impl = *output.unsafeGetTensorImpl();
+  recipe.kind = OutputRecipe::Kind::kFresh;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].tensor.get() == &impl) {
+      recipe.kind = OutputRecipe::Kind::kInput;
+      recipe.input = static_cast<uint16_t>(i);
+      return recipe;
+    }
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].storage == storage_impl(impl)) {
+      recipe.kind = OutputRecipe::Kind::kView;
+      recipe.input = static_cast<uint16_t>(i);
+      break;
+    }
+  }
+  recipe.keys = impl.key_set();
+  recipe.device = output.device();
+  recipe.dtype = impl.dtype();
+  recipe.sizes = copy_of(impl.sizes());
+  recipe.strides = copy_of(impl.strides());
+  recipe.storage_offset = impl.storage_offset();
+  recipe.nbytes = storage_nbytes(impl);
+  recipe.is_wrapped_number = impl.is_wrapped_number();
+  return recipe;
+}
+
+CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c10::Device device, Bypass& reason)
+    const {
+  auto entry = c10::make_intrusive<CacheEntry>();
+  entry->key.assign(key.words().begin(), key.words().end());
+  entry->hash = key.hash();
+  entry->device = device;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    const Before& before = inputs_[i];
+    const c10::TensorImpl& now = *before.tensor;
+    if (!before.is_written) {
+      continue;
+    }
+    if (storage_impl(now) != before.storage) {
+      reason = Bypass::kReplacedStorage;
+      return CacheEntryPtr();
+    }
+    if (now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
+        now.storage_offset() != before.storage_offset || storage_nbytes(now) != before.nbytes) {
+      entry->changes.push_back(
+          {static_cast<uint16_t>(i),
+           copy_of(now.sizes()),
+           copy_of(now.strides()),
+           now.storage_offset(),
+           storage_nbytes(now)});
+    }
+  }
+  c10::SmallVector<const c10::StorageImpl*, 4> fresh;
+  const auto add = [&](const at::Tensor& tensor) {
+    entry->outputs.push_back(recipe(tensor));
+    const OutputRecipe& added = entry->outputs.back();
+    if (added.kind != OutputRecipe::Kind::kFresh) {
+      return as_fake(tensor) != nullptr || !tensor.defined();
+    }
+    entry->largest_output = std::max(entry->largest_output, tensor.numel());
+    const c10::StorageImpl* storage = storage_impl(*tensor.unsafeGetTensorImpl());
+    const bool shared = std::find(fresh.begin(), fresh.end(), storage) != fresh.end();
+    fresh.push_back(storage);
+    return !shared && storage != nullptr && as_fake(tensor) != nullptr;
+  };
+  for (const c10::IValue& value : outputs_of(call)) {
+    bool cacheable = true;
+    if (value.isTensor()) {
+      entry->returns.push_back(-1);
+      cacheable = add(value.toTensor());
+    } else if (value.isTensorList()) {
+      const c10::List<at::Tensor> list = value.toTensorList();
+      entry->returns.push_back(static_cast<int32_t>(list.size()));
+      for (const at::Tensor& tensor : list) {
+        cacheable &= add(tensor);
+      }
+    } else {
+      entry->returns.push_back(-1);
+      OutputRecipe constant;
+      constant.constant = value;
+      entry->outputs.push_back(std::move(constant));
+      cacheable = value.isNone() || value.isInt() || value.isDouble() || value.isBool();
+    }
+    if (!cacheable) {
+      reason = Bypass::kSharedOutputs;
+      return CacheEntryPtr();
+    }
+  }
+  return entry;
+}
+
+CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error) {
+  auto entry = c10::make_intrusive<CacheEntry>();
+  entry->key.assign(key.words().begin(), key.words().end());
+  entry->hash = key.hash();
+  entry->message = error.what_without_backtrace();
+  using Error = CacheEntry::Error;
+  if (const auto* typed = dynamic_cast<const FakeTensorError*>(&error)) {
+    entry->error = Error::kTyped;
+    entry->error_kind = typed->kind();
+    entry->error_op = typed->op();
+  } else if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) {
+    entry->error = Error::kIndex;
+  } else if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
+    entry->error = Error::kValue;
+  } else if (dynamic_cast<const c10::TypeError*>(&error) != nullptr) {
+    entry->error = Error::kType;
+  } else if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
+    entry->error = Error::kNotImplemented;
+  } else {
+    entry->error = Error::kOther;
+  }
+  return entry;
+}
+
+namespace {
+
+[[noreturn]] void throw_again(const CacheEntry& entry) {
+  switch (entry.error) {
+    case CacheEntry::Error::kTyped:
+      throw_error(entry.error_kind, entry.error_op, entry.message);
+    case CacheEntry::Error::kIndex:
+      TORCH_CHECK_INDEX(false, entry.message);
+    case CacheEntry::Error::kValue:
+      TORCH_CHECK_VALUE(false, entry.message);
+    case CacheEntry::Error::kType:
+      TORCH_CHECK_TYPE(false, entry.message);
+    case CacheEntry::Error::kNotImplemented:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, entry.message);
+    default:
+      TORCH_CHECK(false, entry.message);
+  }
+}
+
+c10::Storage new_storage(size_t nbytes, c10::Device device, const ModeState& mode) {
+  static c10::Allocator* const allocator = c10::GetAllocator(c10::kMeta);
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(),
+      static_cast<int64_t>(nbytes),
+      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+      allocator,
+      /*resizable=*/true);
+  adopt_storage(storage, device, mode.options.storage_observer);
+  return storage;
+}
+
+at::Tensor make(const OutputRecipe& recipe, const Call& call, const ModePtr& mode) {
+  switch (recipe.kind) {
+    case OutputRecipe::Kind::kUndefined:
+      return at::Tensor();
+    case OutputRecipe::Kind::kInput:
+      return at::Tensor(
+          c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(call.tensors()[recipe.input].impl));
+    case OutputRecipe::Kind::kView: {
+      const FakeTensorImpl& base = *call.tensors()[recipe.input].fake;
+      return make_fake(
+          base.unsafe_storage(),
+          recipe.keys,
+          recipe.dtype,
+          {recipe.sizes, recipe.strides, recipe.storage_offset},
+          recipe.device,
+          base.mode());
+    }
+    default: {
+      at::Tensor fresh = make_fake(
+          new_storage(recipe.nbytes, recipe.device, *mode),
+          recipe.keys,
+          recipe.dtype,
+          {recipe.sizes, recipe.strides, recipe.storage_offset},
+          recipe.device,
+          mode);
+      if (recipe.is_wrapped_number) {
+        fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
+      }
+      return fresh;
+    }
+  }
+}
+
+void apply(const InputChange& change, const Call& call) {
+  FakeTensorImpl& tensor = *call.tensors()[change.input].fake;
+  tensor.set_sizes_and_strides(change.sizes, change.strides, change.storage_offset);
+  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (storage->nbytes() != change.nbytes) {
+    storage->set_nbytes(change.nbytes);
+    note_resize(storage);
+  }
+}
+
+}  // namespace
+
+void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
+  if (C10_UNLIKELY(entry.error != CacheEntry::Error::kNone)) {
+    throw_again(entry);
+  }
+  c10::SmallVector<c10::IValue, 4> outputs;
+  auto recipe = entry.outputs.begin();
+  for (const int32_t count : entry.returns) {
+    if (count >= 0) {
+      c10::List<at::Tensor> list;
+      list.reserve(count);
+      for (int32_t i = 0; i < count; ++i) {
+        list.push_back(make(*recipe++, call, mode));
+      }
+      outputs.emplace_back(std::move(list));
+    } else if (recipe->kind == OutputRecipe::Kind::kConstant) {
+      outputs.push_back((recipe++)->constant);
+    } else {
+      outputs.emplace_back(make(*recipe++, call, mode));
+    }
+  }
+  for (const InputChange& change : entry.changes) {
+    apply(change, call);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  for (c10::IValue& output : outputs) {
+    call.stack->push_back(std::move(output));
+  }
+}
+
+}  // namespace torchfake

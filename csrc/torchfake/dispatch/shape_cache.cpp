@@ -1,0 +1,280 @@
+// Step 3 of 5: the table of outcomes.
+#include <torchfake/dispatch/shape_cache.h>
+
+#include <array>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+namespace torchfake {
+
+size_t CacheEntry::bytes() const {
+  return sizeof(CacheEntry) + key.capacity() * sizeof(uint64_t) + outputs.capacity() * sizeof(OutputRecipe) +
+      changes.capacity() * sizeof(InputChange) + message.capacity();
+}
+
+bool OutputRecipe::operator==(const OutputRecipe& other) const {
+  if (kind != other.kind || (kind == Kind::kView || kind == Kind::kInput ? input != other.input : false)) {
+    return false;
+  }
+  if (kind == Kind::kConstant) {
+    return constant == other.constant;
+  }
+  return device == other.device && keys == other.keys && dtype == other.dtype && sizes == other.sizes &&
+      strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes &&
+      is_wrapped_number == other.is_wrapped_number;
+}
+
+bool InputChange::operator==(const InputChange& other) const {
+  return input == other.input && sizes == other.sizes && strides == other.strides &&
+      storage_offset == other.storage_offset && nbytes == other.nbytes;
+}
+
+bool CacheEntry::same_outcome(const CacheEntry& other) const {
+  return error == other.error && error_kind == other.error_kind && outputs == other.outputs &&
+      returns == other.returns && changes == other.changes;
+}
+
+namespace shape_cache {
+
+namespace {
+
+constexpr size_t kShards = 16;
+constexpr size_t kThreadSlots = 4096;
+constexpr uint64_t kEpoch = 256;  // misses
+
+struct Shard {
+  std::mutex mutex;
+  std::unordered_multimap<uint64_t, CacheEntryPtr> entries;
+  size_t bytes = 0;
+};
+
+struct Shared {
+  std::array<Shard, kShards> shards;
+  std::atomic<uint64_t> generation{1};
+  std::atomic<uint64_t> misses{0};
+  std::array<std::atomic<uint64_t>, static_cast<size_t>(Bypass::kCount)> bypasses{};
+  std::atomic<size_t> max_entries{1 << 16};
+  std::atomic<size_t> max_bytes{size_t{256} << 20};
+  std::atomic<bool> enabled{true};
+  std::atomic<bool> cross_check{false};
+};
+
+Shared& shared() {
+  static auto* shared = new Shared();  // never destroyed: threads may outlive static storage
+  return *shared;
+}
+
+// A thread's own table, and its count of hits, which `info` adds up over all threads that live or have lived.
+struct ThreadTable {
+  struct Slot {
+    uint64_t hash = 0;
+    CacheEntryPtr entry;
+  };
+
+  ThreadTable();
+  ~ThreadTable();
+
+  std::array<Slot, kThreadSlots> slots;
+  uint64_t generation = 0;
+  std::atomic<uint64_t> hits{0};
+};
+
+struct ThreadTables {
+  std::mutex mutex;
+  std::list<ThreadTable*> live;
+  uint64_t hits_of_the_dead = 0;
+};
+
+ThreadTables& thread_tables() {
+  static auto* tables = new ThreadTables();
+  return *tables;
+}
+
+ThreadTable::ThreadTable() {
+  std::lock_guard<std::mutex> lock(thread_tables().mutex);
+  thread_tables().live.push_back(this);
+}
+
+ThreadTable::~ThreadTable() {
+  std::lock_guard<std::mutex> lock(thread_tables().mutex);
+  thread_tables().hits_of_the_dead += hits.load(std::memory_order_relaxed);
+  thread_tables().live.remove(this);
+}
+
+// On the heap: the library's own thread-local block is static and has to stay small.
+ThreadTable& thread_table() {
+  static thread_local const std::unique_ptr<ThreadTable> table = std::make_unique<ThreadTable>();
+  return *table;
+}
+
+void forget_old_generation(ThreadTable& table) {
+  const uint64_t generation = shared().generation.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(table.generation != generation)) {
+    for (ThreadTable::Slot& slot : table.slots) {
+      slot = {};
+    }
+    table.generation = generation;
+  }
+}
+
+void touch(CacheEntry& entry) {
+  const uint64_t epoch = shared().misses.load(std::memory_order_relaxed) / kEpoch;
+  if (entry.last_used.load(std::memory_order_relaxed) != epoch) {
+    entry.last_used.store(epoch, std::memory_order_relaxed);
+  }
+}
+
+bool matches(const CacheEntry& entry, const CacheKey& key) {
+  return entry.key.size() == key.words().size() &&
+      std::equal(entry.key.begin(), entry.key.end(), key.words().begin());
+}
+
+void count_hit(ThreadTable& table) {
+  // Only this thread writes it.
+  table.hits.store(table.hits.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+// Drops the older half of a full shard: the order of last use is kept by the epoch, so exact enough and rarely done.
+void evict(Shard& shard) {
+  std::vector<uint64_t> ages;
+  ages.reserve(shard.entries.size());
+  for (const auto& [hash, entry] : shard.entries) {
+    ages.push_back(entry->last_used.load(std::memory_order_relaxed));
+  }
+  auto middle = ages.begin() + static_cast<ptrdiff_t>(ages.size() / 2);
+  std::nth_element(ages.begin(), middle, ages.end());
+  const uint64_t limit = *middle;
+  size_t to_drop = shard.entries.size() / 2;
+  for (auto item = shard.entries.begin(); item != shard.entries.end() && to_drop > 0;) {
+    if (item->second->last_used.load(std::memory_order_relaxed) <= limit) {
+      shard.bytes -= item->second->bytes();
+      item = shard.entries.erase(item);
+      --to_drop;
+    } else {
+      ++item;
+    }
+  }
+}
+
+}  // namespace
+
+CacheEntryPtr find(const CacheKey& key) {
+  ThreadTable& table = thread_table();
+  forget_old_generation(table);
+  ThreadTable::Slot& slot = table.slots[key.hash() % kThreadSlots];
+  if (C10_LIKELY(slot.hash == key.hash() && slot.entry && matches(*slot.entry, key))) {
+    touch(*slot.entry);
+    count_hit(table);
+    return slot.entry;
+  }
+  Shard& shard = shared().shards[(key.hash() >> 32) % kShards];
+  {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    const auto [first, last] = shard.entries.equal_range(key.hash());
+    for (auto item = first; item != last; ++item) {
+      if (matches(*item->second, key)) {
+        slot.hash = key.hash();
+        slot.entry = item->second;
+        touch(*slot.entry);
+        count_hit(table);
+        return slot.entry;
+      }
+    }
+  }
+  shared().misses.fetch_add(1, std::memory_order_relaxed);
+  return CacheEntryPtr();
+}
+
+void insert(CacheEntryPtr entry) {
+  const size_t max_entries = std::max<size_t>(1, shared().max_entries.load() / kShards);
+  const size_t max_bytes = shared().max_bytes.load() / kShards;
+  const uint64_t hash = entry->hash;
+  entry->last_used.store(shared().misses.load(std::memory_order_relaxed) / kEpoch, std::memory_order_relaxed);
+  Shard& shard = shared().shards[(hash >> 32) % kShards];
+  std::lock_guard<std::mutex> lock(shard.mutex);
+  while (!shard.entries.empty() &&
+         (shard.entries.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
+    const size_t before = shard.entries.size();
+    evict(shard);
+    if (shard.entries.size() == before) {
+      shard.entries.clear();
+      shard.bytes = 0;
+    }
+  }
+  shard.bytes += entry->bytes();
+  shard.entries.emplace(hash, std::move(entry));
+}
+
+void count_bypass(Bypass reason) {
+  shared().bypasses[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+}
+
+CacheInfo info() {
+  CacheInfo info;
+  {
+    std::lock_guard<std::mutex> lock(thread_tables().mutex);
+    info.hits = thread_tables().hits_of_the_dead;
+    for (const ThreadTable* table : thread_tables().live) {
+      info.hits += table->hits.load(std::memory_order_relaxed);
+    }
+  }
+  info.misses = shared().misses.load();
+  for (size_t i = 1; i < shared().bypasses.size(); ++i) {
+    if (const uint64_t count = shared().bypasses[i].load()) {
+      info.bypasses[bypass_reason_name(static_cast<Bypass>(i))] = count;
+    }
+  }
+  for (Shard& shard : shared().shards) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    info.size += shard.entries.size();
+    info.bytes += shard.bytes;
+  }
+  info.max_size = shared().max_entries.load();
+  info.max_bytes = shared().max_bytes.load();
+  return info;
+}
+
+void clear() {
+  for (Shard& shard : shared().shards) {
+    std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.entries.clear();
+    shard.bytes = 0;
+  }
+  shared().generation.fetch_add(1, std::memory_order_acq_rel);
+  shared().misses.store(0);
+  for (auto& bypass : shared().bypasses) {
+    bypass.store(0);
+  }
+  std::lock_guard<std::mutex> lock(thread_tables().mutex);
+  thread_tables().hits_of_the_dead = 0;
+  for (ThreadTable* table : thread_tables().live) {
+    table->hits.store(0, std::memory_order_relaxed);
+  }
+}
+
+void set_limits(size_t max_entries, size_t max_bytes) {
+  shared().max_entries.store(max_entries);
+  shared().max_bytes.store(max_bytes);
+  clear();
+}
+
+bool enabled() {
+  return shared().enabled.load(std::memory_order_relaxed);
+}
+
+void set_enabled(bool enabled) {
+  shared().enabled.store(enabled);
+}
+
+bool cross_check() {
+  return shared().cross_check.load(std::memory_order_relaxed);
+}
+
+void set_cross_check(bool cross_check) {
+  shared().cross_check.store(cross_check);
+}
+
+}  // namespace shape_cache
+
+}  // namespace torchfake

@@ -1,0 +1,134 @@
+// Step 3 of 5: same operator, same metadata, same arguments: the same outputs, without running anything.
+#pragma once
+
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/cache_key.h>
+#include <torchfake/dispatch/wrap_outputs.h>
+
+#include <atomic>
+#include <map>
+
+namespace torchfake {
+
+// How to make one output.
+struct OutputRecipe {
+  enum class Kind : uint8_t { kFresh, kView, kInput, kUndefined, kConstant };
+  Kind kind = Kind::kConstant;
+  uint16_t input = 0;  // kView, kInput: index into the call's tensors
+  bool is_wrapped_number = false;
+  c10::Device device{c10::kCPU};
+  c10::DispatchKeySet keys;
+  caffe2::TypeMeta dtype;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset = 0;
+  size_t nbytes = 0;  // kFresh: of the storage
+  c10::IValue constant;  // kConstant: what is no tensor
+
+  bool operator==(const OutputRecipe& other) const;
+};
+
+// What a call does to the geometry of an input.
+struct InputChange {
+  uint16_t input = 0;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset = 0;
+  size_t nbytes = 0;
+
+  bool operator==(const InputChange& other) const;
+};
+
+// The outcome of a call: outputs and changes, or the error it ends in. Never changes once it is in the cache.
+struct CacheEntry final : c10::intrusive_ptr_target {
+  std::vector<uint64_t> key;
+  uint64_t hash = 0;
+  std::vector<OutputRecipe> outputs;
+  // For each value returned: how many of `outputs` it takes, as a list, or -1 for one that is no list.
+  c10::SmallVector<int32_t, 4> returns;
+  std::vector<InputChange> changes;
+  int64_t largest_output = 0;  // in elements
+  c10::Device device{c10::kCPU};
+  // An error: what to throw again.
+  enum class Error : uint8_t { kNone, kTyped, kIndex, kValue, kType, kNotImplemented, kOther };
+  Error error = Error::kNone;
+  ErrorKind error_kind = ErrorKind::kDataAccess;
+  std::string error_op;
+  std::string message;
+
+  std::atomic<uint64_t> last_used{0};
+
+  size_t bytes() const;
+  bool same_outcome(const CacheEntry& other) const;
+};
+
+using CacheEntryPtr = c10::intrusive_ptr<CacheEntry>;
+
+struct CacheInfo {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  std::map<std::string, uint64_t> bypasses;
+  size_t size = 0;
+  size_t bytes = 0;
+  size_t max_size = 0;
+  size_t max_bytes = 0;
+};
+
+// Note [Reading the cache]
+// One table for the process, in shards with a lock each, and before it a small table of each thread's own. A hit in the
+// thread's table takes no lock and writes nothing that others read, but for the entry's time of last use, and that once
+// an epoch. Hazard: an entry evicted from the shared table may live on in a thread's; it holds no references to
+// anything, so an old answer is still a right one. `clear()` starts a new generation, which empties the threads' tables
+// when they are next used.
+namespace shape_cache {
+
+// The entry for a key, or null. Counts a hit or a miss.
+CacheEntryPtr find(const CacheKey& key);
+
+// Adds an entry, evicting the least recently used where the cache is full.
+void insert(CacheEntryPtr entry);
+
+void count_bypass(Bypass reason);
+
+CacheInfo info();
+void clear();
+void set_limits(size_t max_entries, size_t max_bytes);
+
+bool enabled();
+void set_enabled(bool enabled);
+bool cross_check();
+void set_cross_check(bool cross_check);
+
+}  // namespace shape_cache
+
+// What has to be remembered of a call before its kernel runs, to make an entry of it afterwards.
+class OutcomeRecorder {
+ public:
+  explicit OutcomeRecorder(const Call& call);
+
+  // The entry for what the call has returned; or, in `reason`, why there is none.
+  CacheEntryPtr outcome(const Call& call, const CacheKey& key, c10::Device device, Bypass& reason) const;
+
+ private:
+  struct Before {
+    c10::intrusive_ptr<c10::TensorImpl> tensor;
+    const c10::StorageImpl* storage;
+    bool is_written;
+    c10::SmallVector<int64_t, 5> sizes;
+    c10::SmallVector<int64_t, 5> strides;
+    int64_t storage_offset = 0;
+    size_t nbytes = 0;
+  };
+
+  OutputRecipe recipe(const at::Tensor& output) const;
+
+  c10::SmallVector<Before, 8> inputs_;
+};
+
+// The entry for an error that the call ended in.
+CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
+
+// Replaces the arguments on the stack by what the entry says. Throws the entry's error.
+void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode);
+
+}  // namespace torchfake

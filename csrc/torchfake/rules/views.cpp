@@ -1,0 +1,33 @@
+// Rules for views with free geometry: a meta kernel does not check that they stay inside the storage, a real one does.
+#include <ATen/native/Resize.h>
+
+#include <torchfake/rules/rules.h>
+
+namespace torchfake {
+
+namespace {
+
+void check_bounds(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  if (sizes.size() == strides.size()) {  // else the kernel has an error of its own
+    at::native::checkInBoundsForStorage(sizes, strides, offset, tensor.dtype(), tensor.storage());
+  }
+}
+
+// as_strided(self, size, stride, storage_offset=None), and in place
+RuleResult as_strided(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const int64_t offset = call.arg(3).isNone() ? self.storage_offset() : call.arg(3).toInt();
+  check_bounds(self, call.arg(1).toIntVector(), call.arg(2).toIntVector(), offset);
+  return RuleResult::kContinue;
+}
+
+}  // namespace
+
+Rule find_view_rule(std::string_view name, std::string_view overload) {
+  if ((name == "aten::as_strided" || name == "aten::as_strided_") && overload.empty()) {
+    return &as_strided;
+  }
+  return nullptr;
+}
+
+}  // namespace torchfake

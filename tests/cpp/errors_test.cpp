@@ -1,0 +1,68 @@
+// Errors: each has its own type, says which operator, and is one of PyTorch's errors too.
+#include "testing.h"
+
+namespace torchfake::testing {
+
+TEST(Errors, CarryTheirKindAndOperator) {
+  FakeMode mode;
+  try {
+    torch::rand({1}).item();
+    FAIL() << "threw nothing";
+  } catch (const FakeTensorError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDataDependentOutput);
+    EXPECT_EQ(error.op(), "aten::_local_scalar_dense");
+  }
+}
+
+TEST(Errors, CanBeCaughtAsPyTorchsOwn) {
+  FakeMode mode;
+  EXPECT_THROW(torch::rand({1}).item(), c10::Error);
+  EXPECT_THROW(torch::rand({1}).item(), std::exception);
+}
+
+TEST(Errors, ARealTensorAmongFakesIsNamed) {
+  const at::Tensor real = torch::ones({2});
+  FakeMode mode;
+  const at::Tensor fake = torch::ones({2});
+  const std::string message = message_of<RealTensorError>([&] { fake.add(real); });
+  EXPECT_EQ(message.rfind("aten::add", 0), 0) << message;
+  EXPECT_NE(message.find("'other' is a real tensor"), std::string::npos) << message;
+  EXPECT_NE(message.find("to_fake"), std::string::npos) << message;
+}
+
+TEST(Errors, ARealTensorIsNotWrittenFromAFake) {
+  at::Tensor real = torch::ones({2});
+  FakeMode mode;
+  EXPECT_THROW(real.copy_(torch::zeros({2})), RealTensorError);
+  EXPECT_THROW(real.add_(torch::zeros({2})), RealTensorError);
+  EXPECT_EQ(real.sum().item<float>(), 2);
+}
+
+TEST(Errors, ShapesAreCheckedAsTheRealOperatorDoes) {
+  FakeMode mode;
+  const at::Tensor x = torch::empty({2, 3}, on(kCuda0));
+  EXPECT_THROW(x.matmul(x), c10::Error);
+  EXPECT_THROW(x.view({7}), c10::Error);
+  EXPECT_THROW(x.add(torch::empty({2, 4}, on(kCuda0))), c10::Error);
+  EXPECT_THROW(x.sum(5), c10::IndexError);
+}
+
+TEST(Errors, ADeviceThatMayNotBeFakedIsNamed) {
+  FakeMode mode(FakeModeOptions{.fake_cuda = false});
+  const std::string message = message_of<DeviceNotFakedError>([&] { torch::empty({2}, on(kCuda1)); });
+  EXPECT_NE(message.find("cuda:1"), std::string::npos) << message;
+}
+
+TEST(Errors, SparseTensorsAreRefusedByType) {
+  FakeMode mode;
+  EXPECT_THROW(torch::empty({2, 2}, at::TensorOptions().layout(c10::kSparse)), UnsupportedFakeTensorException);
+}
+
+TEST(Errors, RaiseThrowsTheTypeOfTheKind) {
+  EXPECT_THROW(raise(ErrorKind::kMetadataMismatch, "aten::add", "differs"), MetadataMismatchError);
+  const std::string message = message_of<UnsupportedOperatorException>(
+      [] { raise(ErrorKind::kUnsupportedOperator, "aten::add", "nobody knows."); });
+  EXPECT_EQ(message, "aten::add: nobody knows.");
+}
+
+}  // namespace torchfake::testing

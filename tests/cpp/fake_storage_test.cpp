@@ -1,0 +1,127 @@
+// What stands behind a fake: no data, and an observer who hears of every storage.
+#include <torchfake/core/fake_storage.h>
+
+#include <map>
+
+#include "testing.h"
+
+namespace torchfake::testing {
+
+namespace {
+
+class Ledger final : public StorageObserver {
+ public:
+  void on_alloc(const void* id, c10::Device device, size_t nbytes) noexcept override {
+    live[id] = nbytes;
+    allocated[device.str()] += nbytes;
+  }
+  void on_resize(const void* id, c10::Device /*device*/, size_t old_nbytes, size_t nbytes) noexcept override {
+    resized_right &= live[id] == old_nbytes;
+    live[id] = nbytes;
+    ++resizes;
+  }
+  void on_free(const void* id, c10::Device /*device*/, size_t nbytes) noexcept override {
+    freed_right &= live[id] == nbytes;
+    live.erase(id);
+  }
+
+  std::map<const void*, size_t> live;
+  std::map<std::string, size_t> allocated;
+  int resizes = 0;
+  bool resized_right = true;
+  bool freed_right = true;
+};
+
+}  // namespace
+
+TEST(StorageObserver, HearsOfEveryStorageWithItsDeviceAndSize) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor x = torch::empty({16}, on(kCuda1));
+  const at::Tensor y = x + x;
+  const at::Tensor host = torch::zeros({4}, at::kDouble);
+  EXPECT_EQ(ledger->allocated["cuda:1"], 128);
+  EXPECT_EQ(ledger->allocated["cpu"], 32);
+  EXPECT_EQ(ledger->live.size(), 3);
+}
+
+TEST(StorageObserver, HearsNothingOfViewsAndInPlaceOperators) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  at::Tensor x = torch::empty({4, 4}, on(kCuda0));
+  x.t().view({2, 2, 4}).add_(1);
+  x.detach().zero_();
+  EXPECT_EQ(ledger->allocated["cuda:0"], 64);
+}
+
+TEST(StorageObserver, HearsTheEndOfAStorageWhenItsLastTensorGoes) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  at::Tensor view;
+  {
+    const at::Tensor x = torch::empty({16}, on(kCuda0));
+    view = x.slice(0, 0, 2);
+  }
+  EXPECT_EQ(ledger->live.size(), 1);
+  view.reset();
+  EXPECT_TRUE(ledger->live.empty());
+  EXPECT_TRUE(ledger->freed_right);
+}
+
+TEST(StorageObserver, HearsOfAResize) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  at::Tensor x = torch::empty({16}, on(kCuda0));
+  x.resize_({64});
+  EXPECT_EQ(ledger->resizes, 1);
+  EXPECT_TRUE(ledger->resized_right);
+  EXPECT_EQ(ledger->live.begin()->second, 256);
+  x.reset();
+  EXPECT_TRUE(ledger->live.empty());
+  EXPECT_TRUE(ledger->freed_right);
+}
+
+TEST(StorageObserver, OutlivesTheModeAsLongAsItsStoragesDo) {
+  const auto ledger = std::make_shared<Ledger>();
+  at::Tensor x;
+  {
+    FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+    x = torch::empty({16}, on(kCuda0));
+  }
+  const at::Tensor y = x + 1;
+  EXPECT_EQ(ledger->live.size(), 2);
+}
+
+TEST(StorageObserver, BackwardFreesWhatForwardSaved) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor weight = torch::empty({32, 32}, on(kCuda0).requires_grad(true));
+  {
+    at::Tensor loss = weight.matmul(weight).relu().pow(2).sum();
+    EXPECT_GT(ledger->live.size(), 3);
+    loss.backward();
+  }
+  EXPECT_EQ(ledger->live.size(), 2);  // the weight and its gradient
+}
+
+TEST(FakeStorage, APointerToWriteThroughIsRefused) {
+  FakeMode mode;
+  const at::Tensor x = torch::empty({4}, on(kCuda0));
+  const std::string message = message_of<DataAccessError>([&] { (void)x.mutable_data_ptr<float>(); });
+  EXPECT_NE(message.find("holds no data"), std::string::npos) << message;
+  EXPECT_THROW((void)torch::empty({4}).data_ptr<float>(), DataAccessError);
+}
+
+TEST(FakeStorage, OnTheCpuAPointerFindsValuesThatAreKnown) {
+  FakeMode mode;
+  const at::Tensor x = torch::arange(4);
+  EXPECT_EQ(x.const_data_ptr<int64_t>()[3], 3);
+}
+
+TEST(FakeStorage, NoContextIsMadeWhereNobodyListensAndNothingIsKnown) {
+  FakeMode mode;
+  EXPECT_EQ(storage_context(storage_of(torch::empty({4}, on(kCuda0)))), nullptr);
+  EXPECT_EQ(storage_context(storage_of(torch::rand({4}))), nullptr);
+}
+
+}  // namespace torchfake::testing

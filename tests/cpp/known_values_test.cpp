@@ -1,0 +1,137 @@
+// Known values: what follows from small constants answers truly, and nothing else does.
+#include <torchfake/dispatch/known_values.h>
+
+#include "testing.h"
+
+namespace torchfake::testing {
+
+namespace {
+
+bool is_known(const at::Tensor& tensor) {
+  return known_tensor(*as_fake(tensor), 1 << 20).has_value();
+}
+
+}  // namespace
+
+TEST(KnownValues, ConstantsAnswerItem) {
+  FakeMode mode;
+  EXPECT_EQ(torch::full({1}, 7).item<int64_t>(), 7);
+  EXPECT_EQ(torch::ones({2, 3}).sum().item<float>(), 6);
+  EXPECT_EQ(torch::arange(10).max().item<int64_t>(), 9);
+  EXPECT_FLOAT_EQ(torch::linspace(0, 1, 5)[1].item<float>(), 0.25);
+  EXPECT_TRUE(torch::zeros({3}).eq(0).all().item<bool>());
+}
+
+TEST(KnownValues, AnswerOnAClaimedDeviceToo) {
+  FakeMode mode;
+  const at::Tensor x = torch::arange(10, on(kCuda1)) * 2;
+  EXPECT_EQ(x.device(), kCuda1);
+  EXPECT_EQ(x.sum().item<int64_t>(), 90);
+  EXPECT_EQ(x.to(c10::kCPU)[4].item<int64_t>(), 8);
+}
+
+TEST(KnownValues, AViewKnowsItsPartOfTheBase) {
+  FakeMode mode;
+  const at::Tensor x = torch::arange(12).view({3, 4});
+  EXPECT_EQ(x.t()[1].sum().item<int64_t>(), 1 + 5 + 9);
+  EXPECT_EQ(x.select(0, 2).slice(0, 1, 3).sum().item<int64_t>(), 9 + 10);
+}
+
+TEST(KnownValues, AWriteToAViewIsSeenByTheBase) {
+  FakeMode mode;
+  const at::Tensor x = torch::ones({2, 4}, on(kCuda0));
+  x.slice(1, 0, 2).zero_();
+  EXPECT_EQ(x.sum().item<float>(), 4);
+  EXPECT_FALSE(x.all().item<bool>());
+  x.select(0, 0).add_(torch::arange(4, on(kCuda0)));
+  EXPECT_EQ(x.sum().item<float>(), 10);
+}
+
+TEST(KnownValues, CopyTakesThemAlong) {
+  FakeMode mode;
+  at::Tensor x = torch::empty({3}, on(kCuda0));
+  EXPECT_FALSE(is_known(x));
+  x.copy_(torch::arange(3));
+  EXPECT_EQ(x.sum().item<float>(), 3);
+}
+
+TEST(KnownValues, RandomAndUninitialisedDataIsNeverKnown) {
+  FakeMode mode;
+  EXPECT_FALSE(is_known(torch::rand({2})));
+  EXPECT_FALSE(is_known(torch::empty({2})));
+  EXPECT_FALSE(is_known(torch::randperm(4)));
+  EXPECT_FALSE(is_known(torch::ones({2}) * torch::rand({2})));
+  EXPECT_FALSE(is_known(at::empty_like(torch::ones({2}))));
+}
+
+TEST(KnownValues, AWriteOfSomethingUnknownEndsThemForAllViews) {
+  FakeMode mode;
+  const at::Tensor x = torch::ones({4});
+  const at::Tensor part = x.slice(0, 0, 2);
+  EXPECT_TRUE(is_known(part));
+  x.slice(0, 2, 4).mul_(torch::rand({2}));
+  EXPECT_FALSE(is_known(part));
+  EXPECT_THROW(part.sum().item(), DataDependentOutputException);
+}
+
+TEST(KnownValues, ARandomFillEndsThemAndAConstantFillBringsThemBack) {
+  FakeMode mode;
+  at::Tensor x = torch::ones({4});
+  x.uniform_();
+  EXPECT_FALSE(is_known(x));
+  x.fill_(3);
+  EXPECT_EQ(x.sum().item<float>(), 12);
+}
+
+TEST(KnownValues, GiveTheShapeOfNonzeroAndOfAMaskedSelection) {
+  FakeMode mode;
+  const at::Tensor mask = torch::arange(10, on(kCuda0)).remainder(3).eq(0);
+  const at::Tensor where = mask.nonzero();
+  EXPECT_EQ(where.sizes(), at::IntArrayRef({4, 1}));
+  EXPECT_EQ(where.device(), kCuda0);
+  EXPECT_EQ(where.sum().item<int64_t>(), 18);
+  EXPECT_EQ(torch::rand({10}, on(kCuda0)).masked_select(mask).sizes(), at::IntArrayRef({4}));
+}
+
+TEST(KnownValues, WithoutThemADynamicShapeIsATypedError) {
+  FakeMode mode;
+  const at::Tensor x = torch::rand({10}, on(kCuda0));
+  const std::string message = message_of<DynamicOutputShapeException>([&] { x.nonzero(); });
+  EXPECT_EQ(message.rfind("aten::nonzero", 0), 0) << message;
+  EXPECT_THROW(x.masked_select(x > 0), DynamicOutputShapeException);
+}
+
+TEST(KnownValues, WithoutThemAValueIsATypedError) {
+  FakeMode mode;
+  const std::string message = message_of<DataDependentOutputException>([&] { torch::rand({1}).item<float>(); });
+  EXPECT_EQ(message.rfind("aten::_local_scalar_dense", 0), 0) << message;
+}
+
+TEST(KnownValues, EndAboveTheModesLimit) {
+  FakeMode mode(FakeModeOptions{.known_values = 8});
+  EXPECT_TRUE(is_known(torch::ones({8})));
+  EXPECT_FALSE(is_known(torch::ones({9})));
+  EXPECT_FALSE(is_known(torch::ones({8}).expand({2, 8}).contiguous()));
+}
+
+TEST(KnownValues, AreNotKeptWithALimitOfZero) {
+  FakeMode mode(FakeModeOptions{.known_values = 0});
+  EXPECT_FALSE(is_known(torch::ones({1})));
+  EXPECT_THROW(torch::ones({1}).item(), DataDependentOutputException);
+}
+
+TEST(KnownValues, FollowTypePromotionAndScalars) {
+  FakeMode mode;
+  const at::Tensor x = torch::arange(3) + 0.5;
+  EXPECT_EQ(x.scalar_type(), at::kFloat);
+  EXPECT_FLOAT_EQ(x.sum().item<float>(), 4.5);
+}
+
+TEST(KnownValues, EndWhenTheStorageIsResized) {
+  FakeMode mode;
+  at::Tensor x = torch::ones({4});
+  x.resize_({16});
+  EXPECT_FALSE(is_known(x));
+}
+
+}  // namespace torchfake::testing
