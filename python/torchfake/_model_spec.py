@@ -67,7 +67,7 @@ def _finish(spec: str, make: Any, device: torch.device | None, dtype: torch.dtyp
         with fake_mode():
             model = make()
             if not isinstance(model, nn.Module):
-                raise ModelBuildError(f"{spec}: got a {type(model).__name__}, not a torch.nn.Module")
+                raise ModelBuildError(f"{spec}: got an object of type {type(model).__name__}, not a torch.nn.Module")
             return model.to(device=device, dtype=dtype)
     except (ModelSpecError, ModelBuildError):
         raise

@@ -29,6 +29,7 @@ def metadata(tensor: Tensor) -> dict[str, Any]:
         "is_view": tensor._is_view(),
         "is_conj": tensor.is_conj(),
         "is_neg": tensor.is_neg(),
+        "is_zerotensor": tensor._is_zerotensor(),
         "is_inference": inference,
         "version": None if inference else tensor._version,
     }

@@ -242,6 +242,12 @@ class Tagged(Tensor):
     tag: list[int]
 
 
+def test_deepcopy_of_many_subclass_tensors_confuses_none() -> None:
+    with fake_mode():
+        tensors = [torch.empty(size).as_subclass(Tagged) for size in range(50)]
+    assert [copied.numel() for copied in copy.deepcopy(tensors)] == list(range(50))
+
+
 def test_a_conjugate_view_comes_back_as_one() -> None:
     with fake_mode():
         base = torch.tensor([1 + 2j, 3 - 1j])

@@ -5,7 +5,6 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
 
 #include <mutex>
 

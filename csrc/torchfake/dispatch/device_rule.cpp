@@ -111,7 +111,8 @@ c10::Device device_rule(const Call& call, const ModeState& mode) {
     return device;
   }
   if (!call.has_fake()) {
-    return c10::Device(c10::kCPU);
+    // zeros_like(real), in the mode: where the real one is.
+    return call.tensors().empty() ? c10::Device(c10::kCPU) : call.tensors().front().impl->device();
   }
   if (contains(kMixedDeviceOps, call.traits.name)) {
     return call.tensors().front().fake != nullptr ? call.tensors().front().fake->claimed_device()

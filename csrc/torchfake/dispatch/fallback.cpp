@@ -8,6 +8,7 @@
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/shape_cache.h>
 #include <torchfake/dispatch/wrap_outputs.h>
+#include <torchfake/dispatch/zeros_call.h>
 #include <torchfake/rules/rules.h>
 
 namespace torchfake {
@@ -22,19 +23,6 @@ const ModePtr& default_mode() {
 
 bool is_lift(const OpTraits& traits) {
   return traits.name == "aten::lift_fresh" || traits.name == "aten::lift" || traits.name == "aten::lift_fresh_copy";
-}
-
-// A real tensor's values, made known behind its fake.
-at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
-  at::Tensor fake = to_fake(real, mode);
-  const FakeTensorImpl& impl = *as_fake(fake);
-  const bool whole = impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
-      impl.unsafe_storage().nbytes() == static_cast<size_t>(impl.numel()) * impl.itemsize();
-  if (real.is_cpu() && whole && real.numel() <= mode->options.known_values) {
-    NoFakeMode no_mode;
-    make_known(impl, copy ? real.clone() : real);
-  }
-  return fake;
 }
 
 // What the mode does with a call that has no fake among its arguments: things made from nothing become fake, real
@@ -117,6 +105,15 @@ bool masks_give_shape(const OpTraits& traits) {
   return traits.name == "aten::index" || traits.name == "aten::_unsafe_index" || traits.name == "aten::masked_select";
 }
 
+// `x.set_(storage)` gave a fake a storage that was made elsewhere (torch.load, on meta).
+void adopt_new_storages(const Inputs& inputs, const ModePtr& mode) {
+  inputs.for_each_fake([&](const FakeTensorImpl& fake) {
+    if (fake.has_storage()) {
+      adopt_storage(fake.unsafe_storage(), fake.claimed_device(), mode->options.storage_observer);
+    }
+  });
+}
+
 // Steps 2, 4 and 5, for a call that the cache does not know. Returns the device that fresh outputs claim.
 c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   const c10::Device device = device_rule(call, *mode);
@@ -130,9 +127,16 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   }
   const Inputs inputs(call);
   if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {
-    meta_call(call);
+    if (!has_meta_kernel(call)) {
+      zeros_call(call, device);
+    } else {
+      meta_call(call);
+    }
   }
   wrap_outputs(call, inputs, device, mode);
+  if (C10_UNLIKELY(call.traits.name == "aten::set_")) {
+    adopt_new_storages(inputs, mode);
+  }
   return device;
 }
 
@@ -212,6 +216,9 @@ void lift_argument(Call& call, const ModePtr& mode) {
 
 void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Call call(op, OpTraits::of(op), keys, stack);
+  if (C10_UNLIKELY(InKernel::active())) {
+    return is_lift(call.traits) ? void() : nested_call(call);
+  }
   const ModePtr* found = call.find_mode();
   const ModePtr mode = found != nullptr ? *found : default_mode();
   if (C10_UNLIKELY(!call.has_fake())) {

@@ -4,30 +4,13 @@
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <torchfake/core/errors.h>
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/dispatch/plain_cpu.h>
 
 namespace torchfake {
 
 namespace {
-
-// The side run is plain CPU: no engine, no autograd, no autocast, no Python modes.
-class PlainCpu {
- public:
-  PlainCpu() : guard_(keys()) {}
-
- private:
-  static c10::impl::LocalDispatchKeySet keys() {
-    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-    keys.included_ = c10::DispatchKeySet(c10::DispatchKey::BackendSelect);
-    keys.excluded_ = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-        c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) |
-        c10::DispatchKeySet(c10::DispatchKey::Fake);
-    return keys;
-  }
-  c10::impl::ForceDispatchKeyGuard guard_;
-};
 
 c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
   return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
@@ -37,18 +20,6 @@ c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
 bool fills_storage(const c10::TensorImpl& impl) {
   return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
       static_cast<size_t>(impl.numel()) * impl.itemsize() == impl.unsafe_storage().nbytes();
-}
-
-at::Tensor tensor_over(c10::intrusive_ptr<c10::StorageImpl> bytes, const c10::TensorImpl& like) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(bytes)), c10::DispatchKeySet(c10::DispatchKey::CPU), like.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  if (like.is_wrapped_number()) {
-    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  tensor._set_conj(like.is_conj());
-  tensor._set_neg(like.is_neg());
-  return tensor;
 }
 
 at::Tensor new_buffer(const c10::TensorImpl& like) {
@@ -86,7 +57,7 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
   if (bytes == nullptr || fake.numel() > limit || fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
     return std::nullopt;
   }
-  return tensor_over(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(bytes), fake);
+  return cpu_tensor_over(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(bytes), fake);
 }
 
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
@@ -101,6 +72,16 @@ void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
   at::Tensor copy = new_buffer(fake);
   copy.copy_(real);
   set_known_bytes(storage, fake.claimed_device(), copy.storage().getWeakStorageImpl().lock());
+}
+
+at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
+  at::Tensor fake = to_fake(real, mode);
+  const FakeTensorImpl& impl = *as_fake(fake);
+  if (real.is_cpu() && fills_storage(impl) && real.numel() <= mode->options.known_values) {
+    PlainCpu plain;
+    make_known(impl, copy ? real.clone() : real);
+  }
+  return fake;
 }
 
 ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call), limit_(mode.options.known_values) {

@@ -27,6 +27,10 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
 // its storage.
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
 
+// A fake for a real tensor, with its values known if it is a small CPU tensor that fills its storage: a constant enters
+// the mode. `copy` where somebody else may write to the real tensor later.
+at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy);
+
 // Follows one call. Constructed before the kernel consumes the arguments, told of the outcome after it.
 class ValueTracker {
  public:

@@ -13,8 +13,7 @@ namespace {
 
 // Keys that no operator called by a meta kernel may see: whatever they stand for has been done above, on the way here.
 const c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
-    c10::DispatchKeySet(c10::DispatchKey::Python) |
-    c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot) | c10::DispatchKeySet(c10::DispatchKey::Fake);
+    c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
 
 // Backends with a functionality key of their own, which would win over Meta.
 const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey::FPGA) |
@@ -24,12 +23,14 @@ const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey:
 // Note [Two guards for a kernel]
 // A redispatch with a key set ignores the thread's keys, and the operators a kernel calls ignore that key set: both
 // have to be set. Meta goes into the thread's included keys as a whole local key set, because an include guard would
-// leave the Meta backend bit behind on exit.
+// leave the Meta backend bit behind on exit. Fake goes in as well: an operator that a kernel calls comes back to the
+// engine (nested_call), which knows better kernels than those on the Meta key, and makes its tensors on meta.
 // A kernel of C++ that writes through other operators (foreach) counts versions on the way, as it does for real; what
 // Python's kernels do inside is their own.
 c10::impl::LocalDispatchKeySet kernel_keys(bool counts_versions) {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  keys.included_ = keys.included_.remove(c10::DispatchKey::Fake) | c10::DispatchKeySet(c10::DispatchKey::Meta);
+  keys.included_ = keys.included_ | c10::DispatchKeySet(c10::DispatchKey::Meta) |
+      c10::DispatchKeySet(c10::DispatchKey::Fake);
   keys.excluded_ = keys.excluded_ | kAboveKernels | kOtherBackends;
   if (!counts_versions) {
     keys.excluded_ = keys.excluded_.add(c10::DispatchKey::ADInplaceOrView);
@@ -90,10 +91,54 @@ void numbers_to_meta(Call& call) {
 }
 
 // A composite kernel is what every backend runs, and the truest answer there is; but for the few that choose among
-// backends, and find none for meta.
+// backends, and find none for meta. Prims are the other way round: theirs calls the operator it stands for.
 bool runs_composite(const Call& call) {
-  return call.traits.name.find("convolution") == std::string::npos &&
-      call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  return call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+      call.traits.is_aten && call.traits.name.find("convolution") == std::string::npos;
+}
+
+bool has_kernel_on_meta(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+void call_on_meta_key(Call& call) {
+  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+}
+
+// Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
+void call_composite(Call& call) {
+  if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+  }
+  const size_t below = call.stack->size() - call.num_args();
+  const std::vector<c10::IValue> arguments(
+      call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
+  const auto start_again = [&] {
+    call.stack->resize(below);
+    call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
+    call_on_meta_key(call);
+  };
+  try {
+    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+  } catch (const FakeTensorError&) {
+  } catch (const c10::NotImplementedError&) {
+  }
+  start_again();
+}
+
+void run_kernel(Call& call) {
+  if (call.traits.native != nullptr) {
+    numbers_to_meta(call);
+    call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  } else if (runs_composite(call)) {
+    numbers_to_meta(call);
+    call_composite(call);
+  } else {
+    call_on_meta_key(call);
+  }
 }
 
 }  // namespace
@@ -103,28 +148,35 @@ bool must_decompose(const c10::OperatorHandle& op) {
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
 }
 
+bool has_meta_kernel(const Call& call) {
+  return call.traits.native != nullptr || has_kernel_on_meta(call.op);
+}
+
 void meta_call(Call& call) {
-  const bool composite = runs_composite(call);
-  if (call.traits.native == nullptr && !composite &&
-      !call.op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    raise(
-        ErrorKind::kUnsupportedOperator,
-        call.op_name(),
-        "no meta kernel and no decomposition can tell what this operator returns. For an operator of your own, "
-        "register one with torch.library.register_fake.");
-  }
   ask_for_meta(call);
   InKernel in_kernel;
-  c10::impl::ForceDispatchKeyGuard keys(kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite));
+  c10::impl::ForceDispatchKeyGuard keys(
+      kernel_keys(/*counts_versions=*/call.traits.native != nullptr || runs_composite(call)));
   NoTorchFunction no_torch_function;
+  run_kernel(call);
+}
+
+void nested_call(Call& call) {
+  if (call.traits.data_dependent) {
+    raise(ErrorKind::kDataDependentOutput, call.op_name(), "a kernel asked for a value, and fakes hold none.");
+  }
+  if (call.traits.name == "aten::masked_select" || call.traits.name == "aten::nonzero") {
+    raise(ErrorKind::kDynamicOutputShape, call.op_name(), "a kernel asked for values, and fakes hold none.");
+  }
+  if (call.traits.is_composite && must_decompose(call.op)) {
+    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
+  }
+  ask_for_meta(call);
   if (call.traits.native != nullptr) {
-    numbers_to_meta(call);
-    call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
-  } else if (composite) {
-    numbers_to_meta(call);
-    call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+    run_kernel(call);
   } else {
-    call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+    // Not the composite: a kernel of Python may be in the middle of it.
+    call_on_meta_key(call);
   }
 }
 

@@ -9,6 +9,12 @@ namespace torchfake {
 // and plain meta tensors. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
 void meta_call(Call& call);
 
+// An operator that a kernel calls: the same choice of kernels, with plain meta tensors going in and coming out.
+void nested_call(Call& call);
+
+// Whether some kernel can answer for the operator on metadata alone.
+bool has_meta_kernel(const Call& call);
+
 // Whether the operator can only be run by its decomposition into others.
 bool must_decompose(const c10::OperatorHandle& op);
 

@@ -142,7 +142,8 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name
   is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
   values = value_source(base, is_random, takes_tensors);
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
-  is_builtin = library == "aten" || library == "prims";
+  is_aten = library == "aten";
+  is_builtin = is_aten || library == "prims";
   is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||

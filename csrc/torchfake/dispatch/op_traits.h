@@ -48,6 +48,7 @@ struct OpTraits {
   bool data_dependent = false;  // a returned value depends on data
   bool dynamic_shape = false;  // the shape of an output depends on data
   bool is_builtin = false;  // one of PyTorch's own
+  bool is_aten = false;
   bool is_composite = false;  // had only a decomposition when it was first called
   bool is_index = false;  // takes a list of indices, among which masks may be
   bool needs_values = false;  // a rule reads values of some argument

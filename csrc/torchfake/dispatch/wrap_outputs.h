@@ -13,6 +13,15 @@ class Inputs {
   // The input whose storage `storage` is, or null.
   const FakeTensorImpl* owner_of(const c10::StorageImpl* storage) const;
 
+  template <typename Visit>
+  void for_each_fake(const Visit& visit) const {
+    for (const auto& tensor : tensors_) {
+      if (const FakeTensorImpl* fake = as_fake(tensor.get())) {
+        visit(*fake);
+      }
+    }
+  }
+
  private:
   c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> tensors_;
 };

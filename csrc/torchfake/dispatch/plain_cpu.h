@@ -1,0 +1,24 @@
+// Real CPU tensors beside fakes: for values that are known, and for kernels that only exist there.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace torchfake {
+
+// While one lives, operators on this thread are plain CPU: no engine, no autograd, no autocast, no Python modes.
+class PlainCpu {
+ public:
+  PlainCpu();
+
+ private:
+  c10::impl::ForceDispatchKeyGuard guard_;
+};
+
+// A real CPU tensor over `bytes` with the geometry, dtype and bits of `like`.
+at::Tensor cpu_tensor_over(c10::intrusive_ptr<c10::StorageImpl> bytes, const c10::TensorImpl& like);
+
+// A real CPU storage of `nbytes` zeros.
+c10::intrusive_ptr<c10::StorageImpl> zero_bytes(size_t nbytes);
+
+}  // namespace torchfake

@@ -1,0 +1,136 @@
+// Step 4 of 5, the last resort: runs the real CPU kernel on zeros.
+#include <torchfake/dispatch/zeros_call.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/plain_cpu.h>
+
+namespace torchfake {
+
+namespace {
+
+constexpr size_t kMaxBytes = size_t{64} << 20;
+
+[[noreturn]] void refuse(const Call& call, const std::string& why) {
+  raise(
+      ErrorKind::kUnsupportedOperator,
+      call.op_name(),
+      "no meta kernel and no decomposition can tell what this operator returns, and " + why +
+          ". For an operator of your own, register one with torch.library.register_fake.");
+}
+
+size_t bytes_of(const Call& call) {
+  size_t bytes = 0;
+  for (const TensorArg& tensor : call.tensors()) {
+    bytes += tensor.impl->has_storage() ? tensor.impl->unsafe_storage().nbytes() : 0;
+  }
+  return bytes;
+}
+
+// Zeros in the place of each fake, one storage for each of theirs.
+class Zeros {
+ public:
+  at::Tensor of(const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
+    if (fake == nullptr) {
+      return tensor;
+    }
+    for (const auto& [key, made] : made_) {
+      if (key.is_same(tensor)) {
+        return made;
+      }
+    }
+    at::Tensor zeros = cpu_tensor_over(bytes_for(*fake), *fake);
+    made_.emplace_back(tensor, zeros);
+    return zeros;
+  }
+
+  // The fake that `zeros` stands for, or nothing.
+  std::optional<at::Tensor> fake_of(const at::Tensor& zeros) const {
+    for (const auto& [fake, made] : made_) {
+      if (made.is_same(zeros)) {
+        return fake;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  c10::intrusive_ptr<c10::StorageImpl> bytes_for(const FakeTensorImpl& fake) {
+    const c10::StorageImpl* key = fake.unsafe_storage().unsafeGetStorageImpl();
+    for (const auto& [known, bytes] : storages_) {
+      if (known == key) {
+        return bytes;
+      }
+    }
+    auto bytes = zero_bytes(fake.unsafe_storage().nbytes());
+    storages_.emplace_back(key, bytes);
+    return bytes;
+  }
+
+  std::vector<std::pair<at::Tensor, at::Tensor>> made_;
+  std::vector<std::pair<const c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> storages_;
+};
+
+c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
+  if (value.isTensor()) {
+    return map(value.toTensor());
+  }
+  if (!value.isList()) {
+    return value;
+  }
+  c10::impl::GenericList list = value.toList().copy();
+  for (size_t i = 0; i < list.size(); ++i) {
+    const c10::IValue element = list.get(i);
+    if (element.isTensor()) {
+      list.set(i, map(element.toTensor()));
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+void zeros_call(Call& call, c10::Device device) {
+  if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+    refuse(call, "it has no CPU kernel to try on zeros");
+  }
+  if (bytes_of(call) > kMaxBytes) {
+    refuse(call, "its inputs are too large to try its CPU kernel on zeros");
+  }
+  Zeros zeros;
+  torch::jit::Stack real;
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    if (call.traits.args[i].kind == ArgKind::kDevice) {
+      real.emplace_back(c10::Device(c10::kCPU));
+    } else {
+      real.push_back(map_tensors(call.arg(i), [&](const at::Tensor& tensor) { return zeros.of(tensor); }));
+    }
+  }
+  {
+    PlainCpu plain;
+    call.op.callBoxed(&real);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  for (const c10::IValue& value : real) {
+    call.stack->push_back(map_tensors(value, [&](const at::Tensor& tensor) -> at::Tensor {
+      if (!tensor.defined()) {
+        return tensor;
+      }
+      if (std::optional<at::Tensor> fake = zeros.fake_of(tensor)) {
+        return *fake;
+      }
+      if (tensor.layout() != c10::kStrided) {
+        raise(
+            ErrorKind::kUnsupportedFakeTensor,
+            call.op_name(),
+            c10::str("the result has layout ", tensor.layout(), "; only strided tensors can be fake."));
+      }
+      return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+    }));
+  }
+}
+
+}  // namespace torchfake

@@ -1,0 +1,125 @@
+"""Asking a fake for data it has not: a typed error that names the operator and a way out; known values come out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from torchfake import DataAccessError, DataDependentOutputException, DynamicOutputShapeException, fake_mode
+from torchfake.errors import FakeTensorError
+
+READS: dict[str, tuple[Callable[[Tensor], Any], type[FakeTensorError], str]] = {
+    "item": (lambda x: x[0].item(), DataDependentOutputException, "aten::_local_scalar_dense"),
+    "int": (lambda x: int(x[0]), DataDependentOutputException, "aten::_local_scalar_dense"),
+    "float": (lambda x: float(x[0]), DataDependentOutputException, "aten::_local_scalar_dense"),
+    "complex": (lambda x: complex(x[0]), DataDependentOutputException, "aten::_local_scalar_dense"),
+    "bool": (lambda x: bool(x[0]), DataDependentOutputException, "aten::"),
+    "if": (lambda x: 1 if x[0] > 0 else 2, DataDependentOutputException, "aten::"),
+    "index": (lambda x: range(3)[x.long()[0]], DataDependentOutputException, "aten::_local_scalar_dense"),
+    "is_nonzero": (lambda x: x[0].is_nonzero(), DataDependentOutputException, "aten::"),
+    "contains": (lambda x: 1.0 in x, DataDependentOutputException, "aten::"),
+    "equal": (lambda x: torch.equal(x, x + 1), DataDependentOutputException, "aten::equal"),
+    "allclose": (lambda x: torch.allclose(x, x + 1), DataDependentOutputException, "aten::allclose"),
+    "tolist": (lambda x: x.tolist(), DataAccessError, "tolist"),
+    "numpy": (lambda x: x.numpy(), DataAccessError, "numpy"),
+    "numpy_force": (lambda x: x.numpy(force=True), DataAccessError, "numpy"),
+    "array": (lambda x: numpy.asarray(x), DataAccessError, "numpy"),
+    "dunder_array": (lambda x: x.__array__(), DataAccessError, "numpy"),
+    "dlpack": (lambda x: x.__dlpack__(), DataAccessError, "dlpack"),
+    "to_dlpack": (lambda x: torch.utils.dlpack.to_dlpack(x), DataAccessError, "dlpack"),
+    "data_ptr": (lambda x: x.data_ptr(), DataAccessError, "data_ptr"),
+    "storage_data_ptr": (lambda x: x.untyped_storage().data_ptr(), DataAccessError, "data_ptr"),
+    "format": (lambda x: f"{x[0]:.3f}", DataDependentOutputException, "aten::_local_scalar_dense"),
+    "nonzero": (lambda x: x.nonzero(), DynamicOutputShapeException, "aten::nonzero"),
+    "unique": (lambda x: x.unique(), DynamicOutputShapeException, "aten::_unique2"),
+    "mask": (lambda x: x[x > 0], DynamicOutputShapeException, "aten::index"),
+    "masked_select": (lambda x: x.masked_select(x > 0), DynamicOutputShapeException, "aten::masked_select"),
+    "bincount": (lambda x: x.long().bincount(), DynamicOutputShapeException, "aten::bincount"),
+    "split_by_tensor": (lambda x: x.tensor_split(x.long()), DataDependentOutputException, "aten::tensor_split"),
+    "slice_by_tensor": (lambda x: x[: x.long()[0]], DataDependentOutputException, "aten::_local_scalar_dense"),
+    "repeat_interleave": (
+        lambda x: torch.repeat_interleave(x.long()),
+        DynamicOutputShapeException,
+        "aten::repeat_interleave",
+    ),
+}
+
+# Refused for a claimed GPU as for a real one, before any data is asked for.
+ON_CPU_ONLY = ("numpy", "array", "dunder_array", "split_by_tensor")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", READS)
+def test_reading_an_unknown_value_names_the_operator_and_a_way_out(name: str, device: str, inside: bool) -> None:
+    read, kind, op = READS[name]
+    if device != "cpu" and name in ON_CPU_ONLY:
+        pytest.skip("a GPU tensor refuses it by its device")
+    with fake_mode():
+        tensor = torch.randn(3, device=device)
+        if inside:
+            with pytest.raises(kind) as caught:
+                read(tensor)
+    if not inside:
+        with pytest.raises(kind) as caught:
+            read(tensor)
+    message = str(caught.value)
+    assert op in message and op in caught.value.op
+    assert "\n" not in message and len(message) > len(op) + 40, "no way out is named"
+    assert isinstance(caught.value, RuntimeError) and isinstance(caught.value, FakeTensorError)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_known_values_come_out(device: str) -> None:
+    with fake_mode():
+        tensor = torch.tensor([1.0, 0.0, 2.0], device=device)
+        host = tensor.cpu()
+    assert tensor.tolist() == [1, 0, 2] and tensor[2].item() == 2.0
+    assert (int(tensor[0]), float(tensor[2]), bool(tensor[1]), complex(tensor[0])) == (1, 2.0, False, 1 + 0j)
+    assert tensor.nonzero().tolist() == [[0], [2]] and tensor[tensor > 0].tolist() == [1, 2]
+    assert host.numpy().tolist() == [1, 0, 2] and numpy.asarray(host).dtype == numpy.float32
+    assert tensor.numpy(force=True).tolist() == [1, 0, 2]
+    assert torch.equal(tensor, tensor.clone()) and 2.0 in tensor and [1.0, 0.0, 2.0] == [float(x) for x in tensor]
+
+
+def test_numpy_of_a_claimed_gpu_tensor_is_refused_as_for_a_real_one() -> None:
+    with fake_mode(), pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        torch.ones(2, device="cuda").numpy()
+
+
+def test_numpy_over_known_values_sees_and_makes_writes() -> None:
+    with fake_mode():
+        tensor = torch.zeros(3)
+        array = tensor.numpy()
+        array[1] = 7
+        assert tensor.tolist() == [0, 7, 0]
+        tensor[0] = 5
+        assert array.tolist() == [5, 7, 0]
+        tensor.copy_(torch.randn(3))
+        with pytest.raises(DataAccessError):
+            tensor.tolist()
+        array[2] = 1  # nobody's memory by now, and nothing breaks
+
+
+def test_errors_know_their_operator_and_can_be_copied() -> None:
+    with fake_mode(), pytest.raises(DynamicOutputShapeException) as caught:
+        torch.randn(3).nonzero()
+    assert caught.value.func is torch.ops.aten.nonzero.default
+    again = copy.copy(caught.value)
+    assert (type(again), str(again), again.op) == (type(caught.value), str(caught.value), caught.value.op)
+
+
+def test_a_refused_read_changes_nothing() -> None:
+    with fake_mode():
+        tensor = torch.randn(3)
+        for read, kind, _ in READS.values():
+            with pytest.raises(kind):
+                read(tensor)
+        assert tensor._version == 0 and (tensor + 1).shape == (3,)
+        assert torch.ones(2).sum().item() == 2
