@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
 
-from torchfake import _C, _amp, _autograd, _init, _methods, _printing, _serialization
+from torchfake import _C, _amp, _autograd, _creation, _data, _init, _legacy_types, _methods, _printing, _serialization, _storages
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -56,7 +56,11 @@ cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 _C._stand_in_for_absent_devices()
 _amp.install()
 _autograd.install()
+_creation.install()
+_data.install()
 _init.install()
+_legacy_types.install()
 _methods.install()
 _printing.install()
 _serialization.install()
+_storages.install()

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import graph
 
-from torchfake.fake import find_fake, in_mode_of
+from torchfake import _C
+from torchfake.fake import find_fake, in_mode_of, no_fake_mode
 
 _real_run_backward = graph._engine_run_backward
+_real_make_grads = torch.autograd._make_grads  # type: ignore[attr-defined]
 
 
 def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     fake = find_fake(t_outputs)
     if fake is None:
-        return _real_run_backward(t_outputs, *args, **kwargs)
+        # A real graph stays real, also inside the mode.
+        with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
+            return _real_run_backward(t_outputs, *args, **kwargs)
     # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
     with in_mode_of(fake):
         return _real_run_backward(t_outputs, *args, **kwargs)
+
+
+def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    real = _C.in_fake_mode() and find_fake(outputs) is None
+    with no_fake_mode() if real else contextlib.nullcontext():
+        return _real_make_grads(outputs, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 def install() -> None:
     """Wraps the one function through which `backward` and `grad` reach the engine."""
     graph._engine_run_backward = _engine_run_backward
     torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
+    torch.autograd._make_grads = _make_grads  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ tensors each wrapper calls the original.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from torchfake import _C
+from torchfake._stand_in import StandIn
 from torchfake.errors import DataAccessError
 from torchfake.fake import in_mode_of
 
@@ -115,21 +115,20 @@ _FOR_FAKES: dict[str, Callable[..., Any]] = {
 _original: dict[str, Callable[..., Any]] = {}
 
 
-def _wrap(name: str) -> Callable[..., Any]:
-    original = getattr(torch.Tensor, name)
+def _method(name: str) -> StandIn:
+    original = _original[name] = getattr(Tensor, name)
     for_fakes = _FOR_FAKES[name]
-    _original[name] = original
 
-    @functools.wraps(original)
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if _C.is_fake(self) and type(self) in (Tensor, torch.nn.Parameter):
-            return for_fakes(self, *args, **kwargs)
-        return original(self, *args, **kwargs)
+        if torch.overrides.has_torch_function_unary(self):
+            return torch.overrides.handle_torch_function(stand_in, (self,), self, *args, **kwargs)
+        return (for_fakes if _C.is_fake(self) else original)(self, *args, **kwargs)
 
-    return method
+    stand_in = StandIn(original, method)
+    return stand_in
 
 
 def install() -> None:
-    """Puts the wrappers in place."""
+    """Puts the methods in place."""
     for name in _FOR_FAKES:
-        setattr(torch.Tensor, name, _wrap(name))
+        setattr(Tensor, name, _method(name))

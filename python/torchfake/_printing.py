@@ -17,7 +17,7 @@ def _describe(tensor: Tensor) -> str:
     if tensor.device.type != torch._C._get_default_device():
         suffixes.append(f"device='{tensor.device}'")
     suffixes.append(f"size={tuple(tensor.shape)}")
-    if tensor.dtype not in (torch.get_default_dtype(), torch.int64, torch.bool):
+    if tensor.dtype != torch.get_default_dtype():  # no value shows it, so int64 and bool are named too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
     suffixes.append("fake=True")
     if tensor.grad_fn is not None:

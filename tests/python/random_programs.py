@@ -12,6 +12,10 @@ DTYPES = ["float32", "float32", "float64", "bfloat16", "int64", "int32", "uint8"
 Pool = list[Tensor | None]
 
 
+def broadcast(a: Tensor, b: Tensor) -> bool:
+    return all(m in (1, n) or n == 1 for m, n in zip(a.shape[::-1], b.shape[::-1], strict=False))
+
+
 class Writer:
     """Writes the next line of a program, looking at the tensors it has so far."""
 
@@ -25,11 +29,7 @@ class Writer:
 
     def like(self, tensor: Tensor) -> int:
         """Another tensor: often one that broadcasts with this one, sometimes any."""
-        fitting = [
-            i
-            for i, other in enumerate(self.pool)
-            if other is not None and all(a in (1, b) or b == 1 for a, b in zip(other.shape[::-1], tensor.shape[::-1]))  # noqa: B905
-        ]
+        fitting = [i for i, other in enumerate(self.pool) if other is not None and broadcast(other, tensor)]
         return self.rng.choice(fitting) if fitting and self.rng.random() < 0.9 else self.pick()[0]
 
     def dim(self, tensor: Tensor) -> int:

@@ -45,8 +45,9 @@ FACTORIES: dict[str, Callable[..., Tensor]] = {
     "triu_indices": lambda **k: torch.triu_indices(3, 3, **k),
     "zeros": lambda **k: torch.zeros(2, 3, **k),
 }
+QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
 UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
-    "empty_quantized": lambda **k: torch.empty_quantized((2,), torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)),
+    "empty_quantized": lambda **k: torch.empty_quantized((2,), QUANTIZED),
     "nested_tensor": lambda **k: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], **k),
     "sparse_coo_tensor": lambda **k: torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (3,), **k),
     "sparse_csr_tensor": lambda **k: torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), **k),
@@ -139,7 +140,7 @@ def test_every_dtype_can_be_made(dtype: torch.dtype) -> None:
         assert_same_metadata(fakes, real, device=device)
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize and "float4" not in str(d) and "bits" not in str(d)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["zeros", "ones", "full", "tensor", "arange", "eye", "scalar_tensor", "rand"])
 def test_a_factory_with_a_dtype_makes_or_refuses_what_it_does_for_real(name: str, dtype: torch.dtype) -> None:
     try:
@@ -203,7 +204,7 @@ def test_the_legacy_constructors_work() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_layouts_that_cannot_be_faked_are_refused_by_a_typed_error(name: str, device: str) -> None:
-    with fake_mode(), pytest.raises((UnsupportedFakeTensorException, FakeTensorError), match=r"only strided|cannot be fake"):
+    with fake_mode(), pytest.raises(UnsupportedFakeTensorException, match=r"only strided|cannot be fake"):
         UNSUPPORTED[name](device=device)
 
 

@@ -71,7 +71,8 @@ def test_the_default_device_and_dtype_are_left_out() -> None:
 def test_the_forms_agree_with_those_of_meta_tensors() -> None:
     def forms(device: str) -> list[str]:
         x = torch.ones(2, 3, device=device, requires_grad=True)
-        return [repr(t) for t in (x, x.half(), x.detach(), x.sum(), nn.Parameter(x.detach().long(), requires_grad=False))]
+        whole = nn.Parameter(x.detach().long(), requires_grad=False)
+        return [repr(t) for t in (x, x.half(), x.detach(), x.sum(), whole)]
 
     with fake_mode():
         fakes = forms("cuda")

@@ -231,7 +231,12 @@ def test_a_failed_change_in_place_changes_nothing() -> None:
     with fake_mode():
         x = torch.zeros(3)
         before = metadata(x)
-        for fail in (lambda: x.add_(torch.zeros(2)), lambda: x.view(2), lambda: torch.mm(x, x, out=x), lambda: x.set_(torch.zeros(2).double())):
+        for fail in (
+            lambda: x.add_(torch.zeros(2)),
+            lambda: x.view(2),
+            lambda: torch.mm(x, x, out=x),
+            lambda: x.set_(torch.zeros(2).double()),
+        ):
             with pytest.raises(RuntimeError):
                 fail()
         assert metadata(x) == before and x.tolist() == [0, 0, 0]

@@ -147,8 +147,8 @@ c10::Device normalize_device(c10::Device device) {
     return c10::Device(device.type());
   }
   if (device.has_index()) {
-    if (device.index() == std::numeric_limits<c10::DeviceIndex>::max()) {
-      raise(ErrorKind::kDeviceNotFaked, "", c10::str("device ", device, ": the highest index that can be claimed is 126."));
+    if (device.index() < 0 || device.index() == std::numeric_limits<c10::DeviceIndex>::max()) {
+      raise(ErrorKind::kDeviceNotFaked, "", c10::str("device ", device, ": indices from 0 to 126 can be claimed."));
     }
     return device;
   }

@@ -11,6 +11,8 @@
 #include <torchfake/dispatch/zeros_call.h>
 #include <torchfake/rules/rules.h>
 
+#include <unordered_set>
+
 namespace torchfake {
 
 namespace {
@@ -114,9 +116,45 @@ void adopt_new_storages(const Inputs& inputs, const ModePtr& mode) {
   });
 }
 
+// Sparse, nested and quantized tensors cannot be fake; what makes one is refused by name, before a kernel fails oddly.
+void refuse_other_layouts(const Call& call) {
+  static const std::unordered_set<std::string> kMakers = {
+      "aten::_to_sparse",
+      "aten::_to_sparse_csr",
+      "aten::_to_sparse_csc",
+      "aten::_to_sparse_bsr",
+      "aten::_to_sparse_bsc",
+      "aten::to_mkldnn",
+      "aten::quantize_per_tensor",
+      "aten::quantize_per_tensor_dynamic",
+      "aten::quantize_per_channel",
+      "aten::_empty_affine_quantized",
+      "aten::_empty_per_channel_affine_quantized",
+      "aten::empty_quantized",
+      "aten::_sparse_coo_tensor_with_dims",
+      "aten::_sparse_coo_tensor_with_dims_and_tensors",
+      "aten::_sparse_compressed_tensor_with_dims",
+      "aten::_nested_tensor_from_tensor_list",
+      "aten::_nested_tensor_from_mask",
+      "aten::_nested_view_from_buffer",
+      "aten::_nested_view_from_jagged"};
+  bool other = kMakers.count(call.traits.name) > 0;
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    other |= call.traits.args[i].kind == ArgKind::kLayout && value.isInt() && value.toLayout() != c10::kStrided;
+  }
+  if (other) {
+    raise(
+        ErrorKind::kUnsupportedFakeTensor,
+        call.op_name(),
+        "sparse, nested and quantized tensors cannot be fake; only strided ones can.");
+  }
+}
+
 // Steps 2, 4 and 5, for a call that the cache does not know. Returns the device that fresh outputs claim.
 c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   const c10::Device device = device_rule(call, *mode);
+  refuse_other_layouts(call);
   const Rule rule = find_rule(call.traits);
   if ((call.traits.data_dependent || call.traits.dynamic_shape) && !masks_give_shape(call.traits)) {
     if (!values.inputs_known()) {

@@ -16,6 +16,27 @@ c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
   return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// The bytes behind a fake whose values are known and few enough, or null.
+c10::StorageImpl* find_known(const FakeTensorImpl& fake, int64_t limit) {
+  c10::StorageImpl* storage = storage_of(fake);
+  c10::StorageImpl* bytes = storage == nullptr ? nullptr : known_bytes(storage);
+  const bool usable =
+      bytes != nullptr && fake.numel() <= limit && !fake.key_set().has(c10::DispatchKey::ZeroTensor);
+  return usable ? bytes : nullptr;
+}
+
+// An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
+bool writes_over_its_inputs(const Call& call) {
+  for (const TensorArg& out : call.tensors()) {
+    for (const TensorArg& other : call.tensors()) {
+      if (out.is_out && !other.is_out && storage_of(*out.impl) == storage_of(*other.impl)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Whether the tensor's elements are all of its storage, each once.
 bool fills_storage(const c10::TensorImpl& impl) {
   return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
@@ -49,12 +70,8 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
 }  // namespace
 
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
-  c10::StorageImpl* storage = storage_of(fake);
-  if (storage == nullptr) {
-    return std::nullopt;
-  }
-  c10::StorageImpl* bytes = known_bytes(storage);
-  if (bytes == nullptr || fake.numel() > limit || fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
+  c10::StorageImpl* bytes = find_known(fake, limit);
+  if (bytes == nullptr) {
     return std::nullopt;
   }
   return cpu_tensor_over(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(bytes), fake);
@@ -90,9 +107,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
   bool all_known = true;
   for (const TensorArg& tensor : call.tensors()) {
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
-    c10::StorageImpl* storage = storage_of(*tensor.impl);
-    const bool known = tensor.fake != nullptr && storage != nullptr && known_bytes(storage) != nullptr &&
-        tensor.impl->numel() <= limit_;
+    const bool known = tensor.fake != nullptr && find_known(*tensor.fake, limit_) != nullptr;
     any_known |= known;
     all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
@@ -113,7 +128,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
     }
   }
   // A view has the values of its base with no work.
-  computes_ = inputs_known_ && (!traits.is_view || traits.mutates);
+  computes_ = inputs_known_ && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call);
   if (computes_) {
     real_ = real_arguments();
   }

@@ -108,6 +108,32 @@ void call_on_meta_key(Call& call) {
   call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
 }
 
+// Whether the kernel that runs on this thread is one of the Meta key's, which is to say Python's.
+thread_local bool t_in_python_kernel = false;
+
+class KernelKind {
+ public:
+  explicit KernelKind(bool python) : before_(t_in_python_kernel) {
+    t_in_python_kernel = python;
+  }
+  ~KernelKind() {
+    t_in_python_kernel = before_;
+  }
+  KernelKind(const KernelKind&) = delete;
+  KernelKind& operator=(const KernelKind&) = delete;
+  KernelKind(KernelKind&&) = delete;
+  KernelKind& operator=(KernelKind&&) = delete;
+
+ private:
+  bool before_;
+};
+
+// PyTorch's own refusal of a typed pointer to data that is not there.
+bool asked_for_data(const c10::Error& error) {
+  return std::string_view(error.what_without_backtrace()).find("its data is not allocated yet") !=
+      std::string_view::npos;
+}
+
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
 void call_composite(Call& call) {
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
@@ -119,12 +145,17 @@ void call_composite(Call& call) {
   const auto start_again = [&] {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
+    KernelKind kind(/*python=*/true);
     call_on_meta_key(call);
   };
   try {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
   } catch (const FakeTensorError&) {
   } catch (const c10::NotImplementedError&) {
+  } catch (const c10::Error& error) {
+    if (!asked_for_data(error)) {
+      throw;
+    }
   }
   start_again();
 }
@@ -135,8 +166,10 @@ void run_kernel(Call& call) {
     call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
   } else if (runs_composite(call)) {
     numbers_to_meta(call);
+    KernelKind kind(/*python=*/false);
     call_composite(call);
   } else {
+    KernelKind kind(/*python=*/true);
     call_on_meta_key(call);
   }
 }
@@ -158,7 +191,18 @@ void meta_call(Call& call) {
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.native != nullptr || runs_composite(call)));
   NoTorchFunction no_torch_function;
-  run_kernel(call);
+  try {
+    run_kernel(call);
+  } catch (const c10::Error& error) {
+    if (!asked_for_data(error)) {
+      throw;
+    }
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "the kernel reads values of an argument, and fakes hold none. Values are known only where they follow from small "
+        "constants; keep this operator out of the fake run.");
+  }
 }
 
 void nested_call(Call& call) {
@@ -172,11 +216,10 @@ void nested_call(Call& call) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
   }
   ask_for_meta(call);
-  if (call.traits.native != nullptr) {
-    run_kernel(call);
+  if (call.traits.native == nullptr && t_in_python_kernel) {
+    call_on_meta_key(call);  // not the composite: Python's kernel may be what it has called
   } else {
-    // Not the composite: a kernel of Python may be in the middle of it.
-    call_on_meta_key(call);
+    run_kernel(call);
   }
 }
 

@@ -85,7 +85,7 @@ bool takes_shape_only(std::string_view base) {
 ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
   const bool uninitialised = starts_with(base, "empty") || starts_with(base, "new_empty") ||
       starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
-      starts_with(base, "rand") || base == "_resize_output_";
+      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor";
   if (is_random || uninitialised) {
     return ValueSource::kNone;
   }
@@ -136,6 +136,8 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name
     returns_tensors |= holds_tensors(result.real_type());
     is_view |= result.alias_info() != nullptr && !result.alias_info()->isWrite();
   }
+  // These return views and do not say so: autograd must not know.
+  is_view |= base == "_unsafe_view" || starts_with(base, "unsafe_split");
   is_random = op.hasTag(at::Tag::nondeterministic_seeded);
   data_dependent = op.hasTag(at::Tag::data_dependent_output);
   dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);

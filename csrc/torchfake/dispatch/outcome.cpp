@@ -17,6 +17,10 @@ size_t storage_nbytes(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
 }
 
+uint32_t version_of(const c10::TensorImpl& tensor) {
+  return tensor.version_counter().enabled() ? tensor.version_counter().current_version() : 0;
+}
+
 const c10::StorageImpl* storage_impl(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
@@ -34,6 +38,7 @@ OutcomeRecorder::OutcomeRecorder(const Call& call) {
       before.strides = copy_of(tensor.impl->strides());
       before.storage_offset = tensor.impl->storage_offset();
       before.nbytes = storage_nbytes(*tensor.impl);
+      before.version = version_of(*tensor.impl);
     }
     inputs_.push_back(std::move(before));
   }
@@ -55,7 +60,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
     }
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].storage == storage_impl(impl)) {
+    if (inputs_[i].storage != nullptr && inputs_[i].storage == storage_impl(impl)) {
       recipe.kind = OutputRecipe::Kind::kView;
       recipe.input = static_cast<uint16_t>(i);
       break;
@@ -69,6 +74,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   recipe.storage_offset = impl.storage_offset();
   recipe.nbytes = storage_nbytes(impl);
   recipe.is_wrapped_number = impl.is_wrapped_number();
+  recipe.version = recipe.kind == OutputRecipe::Kind::kFresh ? version_of(impl) : 0;
   return recipe;
 }
 
@@ -88,10 +94,12 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       reason = Bypass::kReplacedStorage;
       return CacheEntryPtr();
     }
-    if (now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
+    const uint32_t version_bumps = version_of(now) - before.version;
+    if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
         now.storage_offset() != before.storage_offset || storage_nbytes(now) != before.nbytes) {
       entry->changes.push_back(
           {static_cast<uint16_t>(i),
+           version_bumps,
            copy_of(now.sizes()),
            copy_of(now.strides()),
            now.storage_offset(),
@@ -102,6 +110,9 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
   const auto add = [&](const at::Tensor& tensor) {
     entry->outputs.push_back(recipe(tensor));
     const OutputRecipe& added = entry->outputs.back();
+    if (added.kind == OutputRecipe::Kind::kView && !call.traits.is_view) {
+      return false;  // a view from an operator that is not known to make any: the key lacks offsets
+    }
     if (added.kind != OutputRecipe::Kind::kFresh) {
       return as_fake(tensor) != nullptr || !tensor.defined();
     }
@@ -217,6 +228,9 @@ at::Tensor make(const OutputRecipe& recipe, const Call& call, const ModePtr& mod
           {recipe.sizes, recipe.strides, recipe.storage_offset},
           recipe.device,
           mode);
+      if (recipe.version > 0 && !fresh.is_inference()) {
+        fresh.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(recipe.version));
+      }
       if (recipe.is_wrapped_number) {
         fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
       }
@@ -227,6 +241,13 @@ at::Tensor make(const OutputRecipe& recipe, const Call& call, const ModePtr& mod
 
 void apply(const InputChange& change, const Call& call) {
   FakeTensorImpl& tensor = *call.tensors()[change.input].fake;
+  for (uint32_t i = 0; i < change.version_bumps; ++i) {
+    tensor.bump_version();
+  }
+  if (tensor.sizes() == c10::IntArrayRef(change.sizes) && tensor.strides() == c10::IntArrayRef(change.strides) &&
+      tensor.storage_offset() == change.storage_offset) {
+    return;
+  }
   tensor.set_sizes_and_strides(change.sizes, change.strides, change.storage_offset);
   c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage->nbytes() != change.nbytes) {

@@ -22,11 +22,11 @@ bool OutputRecipe::operator==(const OutputRecipe& other) const {
   }
   return device == other.device && keys == other.keys && dtype == other.dtype && sizes == other.sizes &&
       strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes &&
-      is_wrapped_number == other.is_wrapped_number;
+      is_wrapped_number == other.is_wrapped_number && version == other.version;
 }
 
 bool InputChange::operator==(const InputChange& other) const {
-  return input == other.input && sizes == other.sizes && strides == other.strides &&
+  return input == other.input && version_bumps == other.version_bumps && sizes == other.sizes && strides == other.strides &&
       storage_offset == other.storage_offset && nbytes == other.nbytes;
 }
 

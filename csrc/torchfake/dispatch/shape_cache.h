@@ -23,14 +23,16 @@ struct OutputRecipe {
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
   size_t nbytes = 0;  // kFresh: of the storage
+  uint32_t version = 0;  // kFresh: how often the kernel wrote to it
   c10::IValue constant;  // kConstant: what is no tensor
 
   bool operator==(const OutputRecipe& other) const;
 };
 
-// What a call does to the geometry of an input.
+// What a call does to an input: its geometry afterwards, and how often its kernel counted up the version.
 struct InputChange {
   uint16_t input = 0;
+  uint32_t version_bumps = 0;
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
@@ -118,6 +120,7 @@ class OutcomeRecorder {
     c10::SmallVector<int64_t, 5> strides;
     int64_t storage_offset = 0;
     size_t nbytes = 0;
+    uint32_t version = 0;
   };
 
   OutputRecipe recipe(const at::Tensor& output) const;

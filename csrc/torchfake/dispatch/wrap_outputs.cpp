@@ -35,11 +35,12 @@ at::Tensor wrap(
   if (!output.defined() || as_fake(output) != nullptr) {
     return output;
   }
-  if (output.layout() != c10::kStrided) {
+  if (output.layout() != c10::kStrided || output.is_quantized() || c10::isQIntType(output.scalar_type())) {
     raise(
         ErrorKind::kUnsupportedFakeTensor,
         call.op_name(),
-        c10::str("the result has layout ", output.layout(), "; only strided tensors can be fake."));
+        c10::str(
+            "the result is ", output.layout(), " ", output.scalar_type(), "; only strided tensors can be fake."));
   }
   const c10::TensorImpl* impl = output.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();
@@ -52,9 +53,17 @@ at::Tensor wrap(
     return output;
   }
   adopt_storage(storage, device, mode->options.storage_observer);
-  const c10::DispatchKeySet keys =
-      key_set_for(device, output.scalar_type()) | (impl->key_set() & kValueKeys);
+  // Only one operator makes a tensor of zeros that has no storage to speak of; others may pass its key on by copying.
+  c10::DispatchKeySet keys = key_set_for(device, output.scalar_type()) | (impl->key_set() & kValueKeys);
+  if (call.traits.name != "aten::_efficientzerotensor") {
+    keys = keys.remove(c10::DispatchKey::ZeroTensor);
+  }
   at::Tensor fresh = make_fake(storage, keys, output.dtype(), geometry, device, mode);
+  // A kernel that fills what it made has counted up its version: at::zeros, called from C++.
+  const c10::VariableVersion& version = impl->version_counter();
+  if (version.enabled() && version.current_version() > 0 && !fresh.is_inference()) {
+    fresh.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(version.current_version()));
+  }
   if (impl->is_wrapped_number()) {
     fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
   }

@@ -1,0 +1,83 @@
+"""Tensors over memory that is there already (a buffer, a file, another library's array): fake in the mode.
+
+Note [Outside memory]
+`torch.from_numpy` and its like make tensors that share somebody else's memory. In the mode they are fakes, and where
+they are small that memory is what they know (see Note [Known values] in known_values.h), not a copy of it, so that both
+sides see each other's writes as in a real run:
+
+    array = numpy.zeros(3)
+    fake = torch.from_numpy(array)
+    array[0] = 5                 # fake[0].item() is 5.0
+    fake.add_(1)                 # array[0] is 6.0
+    fake.add_(torch.rand(3))     # fake is not known any more; the array keeps what it had
+
+Invariants. Nothing is copied on the way in. A fake that is exported and imported again shares its fake storage.
+Shortcoming: an array cannot forget. After a write of something unknown it holds the values from before, and so does
+another fake that was made from the same array.
+Rejected: a copy. A program that fills its array after the call would read the old values from the fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from torch import Tensor
+
+from torchfake import _C
+from torchfake._stand_in import StandIn
+
+_real_asarray: Callable[..., Tensor] = torch.asarray
+_real_from_dlpack: Callable[..., Tensor] = torch.from_dlpack
+_real_frombuffer: Callable[..., Tensor] = torch.frombuffer
+
+
+def _enter_mode(tensor: Tensor) -> Tensor:
+    """Does what PyTorch itself does at the end of `from_numpy` and leaves out elsewhere."""
+    if not _C.in_fake_mode() or _C.is_fake(tensor):
+        return tensor
+    fake: Tensor = torch.ops.aten.lift_fresh(tensor.detach())
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def _frombuffer(*args: Any, **kwargs: Any) -> Tensor:
+    return _enter_mode(_real_frombuffer(*args, **kwargs))
+
+
+def _asarray(obj: Any, *args: Any, **kwargs: Any) -> Tensor:
+    array = _real_asarray(obj, *args, **kwargs)
+    # A real tensor may be used in the mode, and its aliases are real as it is.
+    return array if isinstance(obj, Tensor) else _enter_mode(array)
+
+
+def _from_dlpack(
+    ext_tensor: Any, *, device: torch.device | str | None = None, copy: bool | None = None, **kwargs: Any
+) -> Tensor:
+    if isinstance(ext_tensor, Tensor):
+        if _C.is_plain_fake(ext_tensor):
+            return _alias(ext_tensor, ext_tensor.device if device is None else torch.device(device), copy)
+        return _real_from_dlpack(ext_tensor, device=device, copy=copy, **kwargs)
+    return _enter_mode(_real_from_dlpack(ext_tensor, device=device, copy=copy, **kwargs))
+
+
+def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
+    """`from_dlpack` of a fake: no data to pass on, and a storage to share."""
+    if fake.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if fake.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    moved = fake.data.to(device)
+    if copy is False and moved.untyped_storage()._cdata != fake.untyped_storage()._cdata:
+        raise ValueError(
+            f"cannot move DLPack tensor from device {fake.device} to {device} without copying. Set copy=None or copy=True."
+        )
+    return moved.clone() if copy else moved
+
+
+def install() -> None:
+    """Puts the functions in place. Outside the mode they do what PyTorch's do."""
+    torch.asarray = StandIn(_real_asarray, _asarray)  # type: ignore[assignment]
+    torch.frombuffer = StandIn(_real_frombuffer, _frombuffer)  # type: ignore[assignment]
+    torch.from_dlpack = torch.utils.dlpack.from_dlpack = StandIn(_real_from_dlpack, _from_dlpack)  # type: ignore[assignment]

@@ -1,0 +1,40 @@
+"""`torch.cuda.FloatTensor` and its like in the mode, on a PyTorch without CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchfake import _C
+
+
+class _CudaTensorType(type):
+    """The type of the stand-ins. Outside the mode they raise what PyTorch's own do."""
+
+    dtype: torch.dtype
+    _original: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not _C.in_fake_mode():
+            return cls._original(*args, **kwargs)
+        if len(args) == 1 and isinstance(args[0], Tensor):
+            return args[0].cuda()
+        return getattr(torch, cls.__name__)(*args, **kwargs).cuda()
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor) and instance.device.type == "cuda" and instance.dtype == cls.dtype
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._original, name)
+
+
+def install() -> None:
+    """Puts the stand-ins in place, where PyTorch has no CUDA."""
+    if torch.backends.cuda.is_built():
+        return
+    for original in torch._tensor_classes:
+        if original.__module__ == "torch.cuda":
+            body = {"__module__": "torch.cuda", "_original": original}
+            setattr(torch.cuda, original.__name__, _CudaTensorType(original.__name__, (), body))

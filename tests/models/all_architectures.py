@@ -1,0 +1,286 @@
+"""Runs every base model of `transformers`, at its default config, on fakes, and counts what becomes of it.
+
+    python tests/models/all_architectures.py                  # torchfake on claimed CUDA
+    python tests/models/all_architectures.py --peer --real    # next to PyTorch's FakeTensorMode, and for real
+
+At default config most models do not fit for real. `--real` runs them with few layers, to tell whether the inputs are
+right at all, and compares the outputs with those of the same model on fakes. Each run is a process of its own, with a
+limit on time and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._decomp
+import torch._refs
+import transformers
+from plain_inputs import plain_inputs
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from shrink import shrink
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_MAPPING, MODEL_MAPPING_NAMES
+
+import torchfake
+
+GIB = 2**30
+STATUSES = ("ok", "data-dependent", "unsupported", "error", "not installed", "too big", "timeout", "crash")
+
+DATA_DEPENDENT = (
+    torchfake.DataAccessError,
+    torchfake.DataDependentOutputException,
+    torchfake.DynamicOutputShapeException,
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+)
+UNSUPPORTED = (
+    torchfake.UnsupportedOperatorException,
+    torchfake.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    model_type: str
+    model_class: str
+
+    def config(self) -> PretrainedConfig:
+        return CONFIG_MAPPING[self.model_type]()
+
+    def build(self, config: PretrainedConfig) -> PreTrainedModel:
+        classes = MODEL_MAPPING[type(config)]
+        for each in classes if isinstance(classes, (list, tuple)) else [classes]:
+            if each.__name__ == self.model_class:
+                return each(config).eval()
+        raise LookupError(f"{self.model_type} has no {self.model_class}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one architecture on one engine."""
+
+    model_type: str
+    model_class: str
+    engine: str
+    status: str
+    seconds: float
+    memory: int = 0  #: the most bytes the process held
+    error: str = ""
+    message: str = ""
+    frame: str = ""  #: the last line of `transformers` on the way to the error
+
+
+class Differs(AssertionError):
+    """An output on fakes does not look like the real one."""
+
+
+def run_on_fakes(architecture: Architecture, device: str) -> None:
+    with torchfake.fake_mode():
+        forward(architecture.build(architecture.config()), device)
+
+
+def run_on_peer(architecture: Architecture) -> None:
+    with fake_tensor.FakeTensorMode():
+        forward(architecture.build(architecture.config()), "cpu")
+
+
+def run_for_real(architecture: Architecture) -> None:
+    """Also compares with fakes that claim the CPU."""
+    real = forward(architecture.build(shrink(architecture.config())), "cpu")
+    with torchfake.fake_mode():
+        fake = forward(architecture.build(shrink(architecture.config())), "cpu")
+    for position, (got, expected) in enumerate(zip(fake, real, strict=True)):
+        if got != expected:
+            raise Differs(f"output {position}: {got} where real tensors give {expected}")
+
+
+def forward(model: nn.Module, device: str) -> list[Any]:
+    """The outputs' metadata."""
+    inputs = plain_inputs(model)
+    if device != "cpu":  # FakeTensorMode has trouble with a `to` that changes nothing
+        model.to(device)
+        inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
+    with torch.no_grad():
+        outputs = model(**inputs)
+    return [(tuple(t.shape), t.stride(), t.dtype) for t in tree_leaves(outputs) if isinstance(t, Tensor)]
+
+
+def attempt(architecture: Architecture, engine: str, device: str) -> Outcome:
+    start = time.perf_counter()
+    status, error, message, frame = "ok", "", "", ""
+    try:
+        if engine == "real":
+            run_for_real(architecture)
+        elif engine == "peer":
+            run_on_peer(architecture)
+        else:
+            run_on_fakes(architecture, device)
+    except BaseException as exception:  # whatever it is, it belongs in the table
+        status = classify(exception)
+        error, message, frame = type(exception).__name__, str(exception), last_frame(exception)
+    return Outcome(
+        architecture.model_type,
+        architecture.model_class,
+        engine,
+        status,
+        time.perf_counter() - start,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        error,
+        message,
+        frame,
+    )
+
+
+def classify(exception: BaseException) -> str:
+    if isinstance(exception, DATA_DEPENDENT):
+        return "data-dependent"
+    if isinstance(exception, UNSUPPORTED):
+        return "unsupported"
+    if isinstance(exception, ImportError):
+        return "not installed"
+    if isinstance(exception, MemoryError) or "can't allocate memory" in str(exception):
+        return "too big"
+    return "error"
+
+
+def last_frame(exception: BaseException) -> str:
+    frames = traceback.extract_tb(exception.__traceback__)
+    home = str(Path(transformers.__file__).parent)
+    ours = [frame for frame in frames if frame.filename.startswith(home)] or list(frames)
+    return f"{Path(ours[-1].filename).name}:{ours[-1].lineno}  {ours[-1].line}" if ours else ""
+
+
+def work(connection: Connection, architecture: Architecture, engine: str, options: argparse.Namespace) -> None:
+    """In a child process: one attempt, its outcome sent to the parent."""
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + int(options.memory * GIB)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    torch.set_num_threads(1)
+    connection.send(attempt(architecture, engine, options.device))
+    connection.close()
+    os._exit(0)  # without the interpreter's farewell: the parent has all it needs
+
+
+def sweep(tasks: list[tuple[Architecture, str]], options: argparse.Namespace) -> Iterator[Outcome]:
+    """Runs the tasks, some at a time, and yields what becomes of them as they end."""
+    processes = multiprocessing.get_context("fork")  # importing everything takes longer than most runs
+    waiting = list(reversed(tasks))
+    running: dict[Connection, tuple[Any, Architecture, str, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            architecture, engine = waiting.pop()
+            receiver, sender = processes.Pipe(duplex=False)
+            child = processes.Process(target=work, args=(sender, architecture, engine, options))
+            child.start()
+            sender.close()
+            running[receiver] = (child, architecture, engine, time.perf_counter())
+        ended = wait(list(running), timeout=0.2)
+        for receiver, (child, architecture, engine, start) in list(running.items()):
+            seconds = time.perf_counter() - start
+            names = (architecture.model_type, architecture.model_class, engine)
+            if receiver in ended:
+                try:
+                    outcome = receiver.recv()
+                    child.join()
+                except EOFError:
+                    child.join()
+                    outcome = Outcome(*names, "crash", seconds, message=f"exit code {child.exitcode}")
+            elif seconds > options.timeout:
+                child.kill()
+                child.join()
+                outcome = Outcome(*names, "timeout", seconds)
+            else:
+                continue
+            receiver.close()
+            del running[receiver]
+            yield outcome
+
+
+def architectures(only: str) -> list[Architecture]:
+    found = []
+    for model_type, classes in MODEL_MAPPING_NAMES.items():
+        names = classes if isinstance(classes, (list, tuple)) else [classes]
+        found += [Architecture(model_type, name) for name in names if only in model_type]
+    return found
+
+
+def print_results(outcomes: list[Outcome], console: Console) -> None:
+    engines = list(dict.fromkeys(outcome.engine for outcome in outcomes))
+    failures = Table("architecture", "engine", "status", "error", "at", title="What did not run", title_justify="left")
+    for each in outcomes:
+        if each.status != "ok":
+            text = f"{each.error}: {each.message}".strip(": ").splitlines()
+            failures.add_row(each.model_type, each.engine, each.status, text[0][:300] if text else "", each.frame)
+    if failures.row_count:
+        console.print(failures)
+    counts = Counter((outcome.engine, outcome.status) for outcome in outcomes)
+    totals = Table("", *engines, title="Architectures", title_justify="left")
+    for status in STATUSES:
+        if any(counts[engine, status] for engine in engines):
+            totals.add_row(status, *(str(counts[engine, status]) for engine in engines))
+    for engine in engines:
+        seconds = sorted(outcome.seconds for outcome in outcomes if outcome.engine == engine)
+        console.print(f"{engine}: {sum(seconds):.0f} s in all, {seconds[len(seconds) // 2]:.2f} s in the middle")
+    console.print(totals)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1, help="how many to run at a time")
+    parser.add_argument("--only", default="", metavar="SUBSTR", help="those whose model type contains it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all outcomes")
+    parser.add_argument("--device", default="cuda", help="what the fakes claim")
+    parser.add_argument("--peer", action="store_true", help="PyTorch's FakeTensorMode as well, on cpu")
+    parser.add_argument("--real", action="store_true", help="for real as well, with few layers")
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for one run")
+    parser.add_argument("--memory", type=float, default=10, metavar="GIB", help="address space for one run")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    engines = ["torchfake", *(["peer"] if options.peer else []), *(["real"] if options.real else [])]
+    tasks = [(architecture, engine) for architecture in architectures(options.only) for engine in engines]
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    columns = TextColumn("{task.description:<40}"), MofNCompleteColumn(), TimeElapsedColumn()
+    outcomes = []
+    # No thread of the progress bar may live when the process forks.
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        for outcome in sweep(tasks, options):
+            outcomes.append(outcome)
+            progress.update(bar, advance=1, description=f"{outcome.model_type} {outcome.status}", refresh=True)
+    print_results(outcomes, console)
+    if options.json:
+        options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
