@@ -146,7 +146,8 @@ int main() {
     parameters += parameter.numel();
     gradients += parameter.grad().sizes() == parameter.sizes() && torchfake::is_fake(parameter.grad());
   }
-  std::printf("parameters:  %.2f B in %zu tensors\n", static_cast<double>(parameters) / 1e9, decoder->parameters().size());
+  std::printf(
+      "parameters:  %.2f B in %zu tensors\n", static_cast<double>(parameters) / 1e9, decoder->parameters().size());
   std::printf("tokens:      %s\n", describe(tokens).c_str());
   std::printf("logits:      %s\n", describe(logits).c_str());
   std::printf("loss:        %s\n", describe(loss).c_str());

@@ -13,7 +13,27 @@ from pathlib import Path
 
 import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
 
-from torchfake import _C, _amp, _autograd, _creation, _data, _init, _legacy_types, _methods, _printing, _serialization, _storages
+from torchfake import (
+    _C,
+    _amp,
+    _autograd,
+    _creation,
+    _data,
+    _init,
+    _legacy_types,
+    _methods,
+    _printing,
+    _serialization,
+    _storages,
+)
+from torchfake.cache import (
+    CacheInfo,
+    cache_info,
+    clear_cache,
+    cross_check_cache,
+    disable_fake_tensor_cache,
+    set_cache_limits,
+)
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -29,6 +49,7 @@ from torchfake.errors import (
 from torchfake.fake import FakeTensor, fake_mode, is_fake, meta_like, no_fake_mode, to_fake
 
 __all__ = [
+    "CacheInfo",
     "DataAccessError",
     "DataDependentOutputException",
     "DeviceMismatchError",
@@ -40,11 +61,16 @@ __all__ = [
     "RealTensorError",
     "UnsupportedFakeTensorException",
     "UnsupportedOperatorException",
+    "cache_info",
+    "clear_cache",
     "cmake_prefix_path",
+    "cross_check_cache",
+    "disable_fake_tensor_cache",
     "fake_mode",
     "is_fake",
     "meta_like",
     "no_fake_mode",
+    "set_cache_limits",
     "to_fake",
 ]
 

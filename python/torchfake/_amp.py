@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,9 @@ from torch.cuda.amp import common
 
 from torchfake import _C
 
-_real_not_available = common.amp_definitely_not_available
-_real_is_bf16_supported = torch.cuda.is_bf16_supported
-_real_maybe_opt_step = GradScaler._maybe_opt_step
+_real_not_available: Callable[[], bool] = common.amp_definitely_not_available
+_real_is_bf16_supported: Callable[..., bool] = torch.cuda.is_bf16_supported
+_real_maybe_opt_step: Callable[..., float | None] = GradScaler._maybe_opt_step
 
 
 def _amp_definitely_not_available() -> bool:
@@ -31,7 +32,8 @@ def _maybe_opt_step(
     # Whether a gradient overflowed is a value, and fakes have none. The step is taken: it is what a run that goes well
     # does, and what a plan has to have room for.
     if any(_C.is_fake(found) for found in optimizer_state["found_inf_per_device"].values()):
-        return optimizer.step(*args, **kwargs)
+        step: Callable[..., float | None] = optimizer.step
+        return step(*args, **kwargs)
     return _real_maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs)
 
 

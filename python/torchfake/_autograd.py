@@ -13,7 +13,8 @@ from torchfake import _C
 from torchfake.fake import find_fake, in_mode_of, no_fake_mode
 
 _real_run_backward = graph._engine_run_backward
-_real_make_grads = torch.autograd._make_grads  # type: ignore[attr-defined]
+_real_get_tid = graph._get_tid
+_real_make_grads = torch.autograd._make_grads
 
 
 def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -30,11 +31,17 @@ def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) ->
 def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     real = _C.in_fake_mode() and find_fake(outputs) is None
     with no_fake_mode() if real else contextlib.nullcontext():
-        return _real_make_grads(outputs, *args, **kwargs)  # type: ignore[no-any-return]
+        return _real_make_grads(outputs, *args, **kwargs)
+
+
+def _get_tid(tensor: torch.Tensor) -> tuple[int, int, int]:
+    # By which allow_mutation_on_saved_tensors tells tensors apart. A fake has no address, and needs none for it.
+    return (id(tensor), 0, tensor._version) if _C.is_fake(tensor) else _real_get_tid(tensor)
 
 
 def install() -> None:
     """Wraps the one function through which `backward` and `grad` reach the engine."""
     graph._engine_run_backward = _engine_run_backward
+    graph._get_tid = _get_tid
     torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
-    torch.autograd._make_grads = _make_grads  # type: ignore[attr-defined]
+    torch.autograd._make_grads = _make_grads

@@ -23,23 +23,27 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils.dlpack
 from torch import Tensor
+from torch.utils import dlpack
 
 from torchfake import _C
+from torchfake._methods import no_data
 from torchfake._stand_in import StandIn
 
 _real_asarray: Callable[..., Tensor] = torch.asarray
-_real_from_dlpack: Callable[..., Tensor] = torch.from_dlpack
+_real_from_dlpack: Callable[..., Tensor] = dlpack.from_dlpack
 _real_frombuffer: Callable[..., Tensor] = torch.frombuffer
+_real_to_dlpack: Callable[..., Any] = torch._C._to_dlpack
 
 
 def _enter_mode(tensor: Tensor) -> Tensor:
     """Does what PyTorch itself does at the end of `from_numpy` and leaves out elsewhere."""
     if not _C.in_fake_mode() or _C.is_fake(tensor):
         return tensor
-    fake: Tensor = torch.ops.aten.lift_fresh(tensor.detach())
-    return fake.requires_grad_(tensor.requires_grad)
+    requires_grad = tensor.requires_grad
+    # Not detached: the engine shares a memory only if no other tensor is on it, and `tensor` is ours alone.
+    fake: Tensor = torch.ops.aten.lift_fresh(tensor.requires_grad_(False))
+    return fake.requires_grad_(requires_grad)
 
 
 def _frombuffer(*args: Any, **kwargs: Any) -> Tensor:
@@ -71,13 +75,22 @@ def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
     moved = fake.data.to(device)
     if copy is False and moved.untyped_storage()._cdata != fake.untyped_storage()._cdata:
         raise ValueError(
-            f"cannot move DLPack tensor from device {fake.device} to {device} without copying. Set copy=None or copy=True."
+            f"cannot move DLPack tensor from device {fake.device} to {device} without copying. "
+            "Set copy=None or copy=True."
         )
     return moved.clone() if copy else moved
 
 
+def _to_dlpack(tensor: Tensor) -> Any:
+    if _C.is_plain_fake(tensor) and (tensor.device.type != "cpu" or not _C.is_known(tensor)):
+        raise no_data("to_dlpack")
+    return _real_to_dlpack(tensor)
+
+
 def install() -> None:
-    """Puts the functions in place. Outside the mode they do what PyTorch's do."""
-    torch.asarray = StandIn(_real_asarray, _asarray)  # type: ignore[assignment]
-    torch.frombuffer = StandIn(_real_frombuffer, _frombuffer)  # type: ignore[assignment]
-    torch.from_dlpack = torch.utils.dlpack.from_dlpack = StandIn(_real_from_dlpack, _from_dlpack)  # type: ignore[assignment]
+    """Puts the functions in place. Outside the mode, and for real tensors, they do what PyTorch's do."""
+    torch.asarray = StandIn(_real_asarray, _asarray)
+    torch.frombuffer = StandIn(_real_frombuffer, _frombuffer)
+    from_dlpack, to_dlpack = StandIn(_real_from_dlpack, _from_dlpack), StandIn(_real_to_dlpack, _to_dlpack)
+    for module in (torch, dlpack):
+        vars(module).update(from_dlpack=from_dlpack, to_dlpack=to_dlpack)

@@ -1,6 +1,6 @@
 """Data loading in the mode: seeds and indices are drawn for real, what a dataset returns is fake.
 
-Which samples make a batch is a value that `torch.utils.data` draws with PyTorch's random operators, and fakes have none.
+Which samples make a batch is a value. `torch.utils.data` draws it with PyTorch's random operators, and a fake has none.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def install() -> None:
     """Teaches the samplers and the loader about the mode. Outside it nothing changes."""
     # By method, not by name in torch.utils.data: a program may have imported these names before torchfake.
     for sampler in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
-        sampler.__iter__ = _real_steps(sampler.__iter__)  # type: ignore[attr-defined]
+        sampler.__iter__ = _real_steps(sampler.__iter__)  # type: ignore[method-assign]
     WeightedRandomSampler.__init__ = _weighted_init  # type: ignore[method-assign]
     DistributedSampler.__iter__ = _real(DistributedSampler.__iter__)  # type: ignore[method-assign]
     dataset.randperm = _real(dataset.randperm)  # type: ignore[attr-defined]

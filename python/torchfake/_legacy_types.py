@@ -19,9 +19,7 @@ class _CudaTensorType(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if not _C.in_fake_mode():
             return cls._original(*args, **kwargs)
-        if len(args) == 1 and isinstance(args[0], Tensor):
-            return args[0].cuda()
-        return getattr(torch, cls.__name__)(*args, **kwargs).cuda()
+        return torch.empty(0, dtype=cls.dtype, device="cuda").new(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, Tensor) and instance.device.type == "cuda" and instance.dtype == cls.dtype
@@ -32,7 +30,7 @@ class _CudaTensorType(type):
 
 def install() -> None:
     """Puts the stand-ins in place, where PyTorch has no CUDA."""
-    if torch.backends.cuda.is_built():
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return
     for original in torch._tensor_classes:
         if original.__module__ == "torch.cuda":

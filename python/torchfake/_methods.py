@@ -18,6 +18,15 @@ from torchfake.errors import DataAccessError
 from torchfake.fake import in_mode_of
 
 
+def no_data(name: str) -> DataAccessError:
+    """The error of a function that was to read the data of a fake."""
+    return DataAccessError(
+        f"{name}: this fake tensor holds no data. Values are known only where they follow from small constants; keep "
+        "this part out of the fake run, or pass the values in.",
+        name,
+    )
+
+
 def _new_tensor(
     self: Tensor,
     data: Any,
@@ -43,23 +52,44 @@ def _new_tensor(
 
 
 def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **kwargs: Any) -> Tensor:
-    if args and not all(isinstance(arg, int) for arg in args):
-        (data,) = args
-        if isinstance(data, torch.Size):
-            return self.new_empty(data, device=device)
+    if not args or all(isinstance(arg, int) for arg in args):
+        return self.new_empty(args or (0,), device=device, **kwargs)
+    (data,) = args
+    if isinstance(data, torch.Size):
+        return self.new_empty(data, device=device)
+    if torch.is_storage(data):
+        return self.new_empty(0, device=device).set_(data)
+    if not isinstance(data, Tensor):
         return _new_tensor(self, data, device=device, **kwargs)
-    return self.new_empty(args or (0,), device=device, **kwargs)
+    if (data.dtype, data.device) != (self.dtype, self.device):
+        expected, got = (f"{_legacy_name(tensor)} on {tensor.device}" for tensor in (self, data))
+        raise TypeError(f"new: expected a {expected} (got {got})")
+    alias: Tensor = torch.ops.aten.alias(data)
+    return alias
 
 
 def _tolist(self: Tensor) -> Any:
     on_cpu = self.detach().cpu()
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
-        raise DataAccessError(
-            "tolist: this fake tensor holds no data. Values are known only where they follow from small constants; "
-            "keep this part out of the fake run, or pass the values in.",
-            "tolist",
-        )
+        raise no_data("tolist")
     return _original["tolist"](on_cpu)
+
+
+def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return _original["numpy"](self, *args, **kwargs)
+    except DataAccessError:  # of data_ptr(), which nobody called
+        raise no_data("numpy") from None
+
+
+def _dlpack(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    # Known values lie in the memory of the CPU. PyTorch's own refusals come first, as on the CPU.
+    if self.device.type != "cpu" and not self.requires_grad and not self.is_conj():
+        raise no_data("dlpack")
+    try:
+        return _original["__dlpack__"](self, *args, **kwargs)
+    except DataAccessError:
+        raise no_data("dlpack") from None
 
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
@@ -106,8 +136,10 @@ def _device_of(legacy_name: str) -> str | None:
 
 
 _FOR_FAKES: dict[str, Callable[..., Any]] = {
+    "__dlpack__": _dlpack,
     "new": _new,
     "new_tensor": _new_tensor,
+    "numpy": _numpy,
     "tolist": _tolist,
     "type": _type,
 }

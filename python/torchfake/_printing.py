@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, _tensor_str
+from torch.autograd import forward_ad
 
 from torchfake import _C
+from torchfake._stand_in import StandIn
+from torchfake.fake import find_fake, is_fake
 
-_real_str_intern = _tensor_str._str_intern  # type: ignore[attr-defined]
+_real_format: Callable[..., str] = Tensor.__format__
+_real_str_intern: Callable[..., str] = _tensor_str._str_intern
 
 
-def _describe(tensor: Tensor) -> str:
+def _describe(tensor: Tensor, contents: str) -> str:
+    is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    prefix = "tensor(" if is_plain else f"{type(tensor).__name__}("
     suffixes = []
     if tensor.device.type != torch._C._get_default_device():
         suffixes.append(f"device='{tensor.device}'")
@@ -20,20 +26,50 @@ def _describe(tensor: Tensor) -> str:
     if tensor.dtype != torch.get_default_dtype():  # no value shows it, so int64 and bool are named too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
     suffixes.append("fake=True")
-    if tensor.grad_fn is not None:
-        name = type(tensor.grad_fn).__name__
-        suffixes.append(f"grad_fn=<{name}>" if name != "CppFunction" else f"grad_fn=<{tensor.grad_fn.name()}>")
+    suffixes += _autograd_suffixes(tensor)
+    add_suffixes: Callable[..., str] = _tensor_str._add_suffixes
+    text = add_suffixes(prefix + contents, suffixes, len(prefix), force_newline=False)
+    return f"Parameter({text})" if isinstance(tensor, torch.nn.Parameter) and not is_plain else text
+
+
+def _autograd_suffixes(tensor: Tensor) -> list[str]:
+    try:
+        function = tensor.grad_fn
+    except RuntimeError:  # of a view that was changed where autograd cannot follow
+        return ["grad_fn=<Invalid>"]
+    suffixes = []
+    if function is not None:
+        name = type(function).__name__
+        suffixes.append(f"grad_fn=<{function.name().rsplit('::', 1)[-1] if name == 'CppFunction' else name}>")
     elif tensor.requires_grad:
         suffixes.append("requires_grad=True")
-    return _tensor_str._add_suffixes("tensor(...", suffixes, len("tensor("), force_newline=False)  # type: ignore[no-any-return]
+    tangent = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]
+    return suffixes if tangent is None else [*suffixes, f"tangent={tangent}"]
 
 
-def _str_intern(tensor: Tensor, *, tensor_contents: Any = None) -> str:
-    if tensor_contents is None and _C.is_fake(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return _describe(tensor)
-    return _real_str_intern(tensor, tensor_contents=tensor_contents)  # type: ignore[no-any-return]
+def _wraps_fake(tensor: Tensor) -> bool:
+    """Whether a subclass in Python holds a fake, in the way PyTorch knows of or as a plain attribute."""
+    if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
+        return False
+    return is_fake(tensor) or find_fake(vars(tensor).values()) is not None
+
+
+def _str_intern(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
+        return _real_str_intern(tensor, tensor_contents=tensor_contents)
+    if _C.is_fake(tensor) or _wraps_fake(tensor):
+        return _describe(tensor, "..." if tensor_contents is None else tensor_contents)
+    return _real_str_intern(tensor, tensor_contents=tensor_contents)
+
+
+def _format(self: Tensor, spec: str) -> str:
+    # A number is formatted as its value. Without one, and unless a form is asked for, its metadata is what there is.
+    if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
+        return repr(self)
+    return _real_format(self, spec)
 
 
 def install() -> None:
     """Teaches PyTorch's printer about fakes."""
-    _tensor_str._str_intern = _str_intern  # type: ignore[attr-defined]
+    _tensor_str._str_intern = _str_intern
+    Tensor.__format__ = StandIn(_real_format, _format)  # type: ignore[method-assign]

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 import torchfake
-from torchfake.layer_table import print_layers
 from torchfake._model_spec import ModelBuildError, ModelSpecError, build_model
 from torchfake.inspect_model import Layer, survey
+from torchfake.layer_table import print_layers
 
 __all__ = ["app", "main"]
 

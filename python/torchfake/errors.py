@@ -37,7 +37,8 @@ class FakeTensorError(RuntimeError):
             return None
         namespace, _, name = self.op.partition("::")
         packet, _, overload = name.partition(".")
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+        func: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+        return func
 
 
 class DataAccessError(FakeTensorError):

@@ -1,6 +1,6 @@
 """Fake tensors: they claim a device, a dtype, sizes and strides, and hold no data.
 
-The names of the ancestor, `torchdistx.fake`, with the same meaning: code written for it runs when the import is renamed.
+The names of the ancestor, `torchdistx.fake`, with the same meaning: code written for it runs with the import renamed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
     if torch._is_functional_tensor(tensor):
         return _unwrap(torch._from_functional_tensor(tensor))
     if is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        names, _ = tensor.__tensor_flatten__()
         return find_fake(getattr(tensor, name) for name in names)
     return None
 

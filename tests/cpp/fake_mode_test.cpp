@@ -21,9 +21,18 @@ TEST(FakeMode, TensorsOfLibtorchsOwnFactoriesAreFake) {
   EXPECT_TRUE(in_fake_mode());
   EXPECT_EQ(current_mode(), mode.state());
   for (const at::Tensor& x :
-       {torch::zeros({2}), torch::empty({2}), torch::rand({2}), torch::randn({2}), torch::full({2}, 7), torch::eye(2),
-        torch::arange(5), torch::linspace(0, 1, 5), torch::randint(3, {2}), torch::randperm(4),
-        at::empty_strided({2, 2}, {1, 2}), at::scalar_tensor(3)}) {
+       {torch::zeros({2}),
+        torch::empty({2}),
+        torch::rand({2}),
+        torch::randn({2}),
+        torch::full({2}, 7),
+        torch::eye(2),
+        torch::arange(5),
+        torch::linspace(0, 1, 5),
+        torch::randint(3, {2}),
+        torch::randperm(4),
+        at::empty_strided({2, 2}, {1, 2}),
+        at::scalar_tensor(3)}) {
     EXPECT_TRUE(is_fake(x));
   }
 }

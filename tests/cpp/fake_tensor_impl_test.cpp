@@ -130,8 +130,7 @@ TEST(FakeTensorImpl, SetDataBetweenRealAndFakeIsRefusedAndChangesNothing) {
 TEST(FakeTensorImpl, ATensorThatOnlyCopiedTheKeysIsNoFake) {
   FakeMode mode;
   const at::Tensor fake = torch::empty({4}, on(kCuda0));
-  const auto plain =
-      c10::make_intrusive<c10::TensorImpl>(c10::Storage(fake.storage()), fake.key_set(), fake.dtype());
+  const auto plain = c10::make_intrusive<c10::TensorImpl>(c10::Storage(fake.storage()), fake.key_set(), fake.dtype());
   EXPECT_EQ(as_fake(plain.get()), nullptr);
 }
 

@@ -11,10 +11,8 @@ namespace {
 
 class Tape final : public OpRecorder {
  public:
-  void on_op(
-      const c10::OperatorHandle& op,
-      c10::ArrayRef<c10::IValue> arguments,
-      c10::ArrayRef<c10::IValue> outputs) override {
+  void on_op(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs)
+      override {
     names.push_back(op.operator_name().name);
     last_arguments.assign(arguments.begin(), arguments.end());
     last_outputs.assign(outputs.begin(), outputs.end());

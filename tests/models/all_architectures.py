@@ -1,5 +1,6 @@
 """Runs every base model of `transformers`, at its default config, on fakes, and counts what becomes of it.
 
+    export HF_HUB_OFFLINE=1   # so that nothing is looked for in the network
     python tests/models/all_architectures.py                  # torchfake on claimed CUDA
     python tests/models/all_architectures.py --peer --real    # next to PyTorch's FakeTensorMode, and for real
 
@@ -31,15 +32,15 @@ import torch
 import torch._decomp
 import torch._refs
 import transformers
+from plain_configs import plain_config, shrink
 from plain_inputs import plain_inputs
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from shrink import shrink
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
-from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING, MODEL_MAPPING_NAMES
 
 import torchfake
@@ -67,15 +68,12 @@ class Architecture:
     model_type: str
     model_class: str
 
-    def config(self) -> PretrainedConfig:
-        return CONFIG_MAPPING[self.model_type]()
-
-    def build(self, config: PretrainedConfig) -> PreTrainedModel:
+    def build(self, *, few_layers: bool = False) -> PreTrainedModel:
+        config = plain_config(self.model_type)
         classes = MODEL_MAPPING[type(config)]
-        for each in classes if isinstance(classes, (list, tuple)) else [classes]:
-            if each.__name__ == self.model_class:
-                return each(config).eval()
-        raise LookupError(f"{self.model_type} has no {self.model_class}")
+        several = classes if isinstance(classes, (list, tuple)) else [classes]
+        named = [each for each in several if each.__name__ == self.model_class]
+        return (named or several)[0](shrink(config) if few_layers else config).eval()
 
 
 @dataclass(frozen=True)
@@ -99,19 +97,19 @@ class Differs(AssertionError):
 
 def run_on_fakes(architecture: Architecture, device: str) -> None:
     with torchfake.fake_mode():
-        forward(architecture.build(architecture.config()), device)
+        forward(architecture.build(), device)
 
 
 def run_on_peer(architecture: Architecture) -> None:
     with fake_tensor.FakeTensorMode():
-        forward(architecture.build(architecture.config()), "cpu")
+        forward(architecture.build(), "cpu")
 
 
 def run_for_real(architecture: Architecture) -> None:
     """Also compares with fakes that claim the CPU."""
-    real = forward(architecture.build(shrink(architecture.config())), "cpu")
+    real = forward(architecture.build(few_layers=True), "cpu")
     with torchfake.fake_mode():
-        fake = forward(architecture.build(shrink(architecture.config())), "cpu")
+        fake = forward(architecture.build(few_layers=True), "cpu")
     for position, (got, expected) in enumerate(zip(fake, real, strict=True)):
         if got != expected:
             raise Differs(f"output {position}: {got} where real tensors give {expected}")
@@ -119,10 +117,10 @@ def run_for_real(architecture: Architecture) -> None:
 
 def forward(model: nn.Module, device: str) -> list[Any]:
     """The outputs' metadata."""
-    inputs = plain_inputs(model)
     if device != "cpu":  # FakeTensorMode has trouble with a `to` that changes nothing
         model.to(device)
-        inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
+    with torch.device(device):
+        inputs = plain_inputs(model)
     with torch.no_grad():
         outputs = model(**inputs)
     return [(tuple(t.shape), t.stride(), t.dtype) for t in tree_leaves(outputs) if isinstance(t, Tensor)]
@@ -159,7 +157,7 @@ def classify(exception: BaseException) -> str:
         return "data-dependent"
     if isinstance(exception, UNSUPPORTED):
         return "unsupported"
-    if isinstance(exception, ImportError):
+    if isinstance(exception, ImportError) or "couldn't connect" in str(exception):
         return "not installed"
     if isinstance(exception, MemoryError) or "can't allocate memory" in str(exception):
         return "too big"
@@ -226,7 +224,8 @@ def architectures(only: str) -> list[Architecture]:
     found = []
     for model_type, classes in MODEL_MAPPING_NAMES.items():
         names = classes if isinstance(classes, (list, tuple)) else [classes]
-        found += [Architecture(model_type, name) for name in names if only in model_type]
+        if only in model_type or model_type in only.split(","):
+            found += [Architecture(model_type, name) for name in names]
     return found
 
 
@@ -253,7 +252,7 @@ def print_results(outcomes: list[Outcome], console: Console) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1, help="how many to run at a time")
-    parser.add_argument("--only", default="", metavar="SUBSTR", help="those whose model type contains it")
+    parser.add_argument("--only", default="", metavar="SUBSTR", help="model types that contain it, or a list: a,b,c")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all outcomes")
     parser.add_argument("--device", default="cuda", help="what the fakes claim")
     parser.add_argument("--peer", action="store_true", help="PyTorch's FakeTensorMode as well, on cpu")
@@ -267,7 +266,7 @@ def main() -> None:
     options = parse_arguments()
     engines = ["torchfake", *(["peer"] if options.peer else []), *(["real"] if options.real else [])]
     tasks = [(architecture, engine) for architecture in architectures(options.only) for engine in engines]
-    console = Console(width=None if sys.stdout.isatty() else 250)
+    console = Console(width=None if sys.stdout.isatty() else 250, markup=False, highlight=False)
     columns = TextColumn("{task.description:<40}"), MofNCompleteColumn(), TimeElapsedColumn()
     outcomes = []
     # No thread of the progress bar may live when the process forks.
@@ -276,6 +275,8 @@ def main() -> None:
         for outcome in sweep(tasks, options):
             outcomes.append(outcome)
             progress.update(bar, advance=1, description=f"{outcome.model_type} {outcome.status}", refresh=True)
+            if not sys.stderr.isatty() and len(outcomes) % 50 == 0:
+                print(f"{len(outcomes)} of {len(tasks)}", file=sys.stderr, flush=True)
     print_results(outcomes, console)
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, Sam2VideoInferenceSession
 
 BATCH = 2
 LENGTH = 16  # tokens in a text
@@ -59,11 +59,6 @@ def _input_features(config: PretrainedConfig) -> Tensor:
     return torch.randn(BATCH, FRAMES, bins or 80)
 
 
-def _bool_masked_pos(config: PretrainedConfig) -> Tensor:
-    height, width = picture_size(config)
-    return torch.zeros(BATCH, (height // config.patch_size) * (width // config.patch_size), dtype=torch.bool)
-
-
 # What a forward calls its arguments, and what goes there.
 BUILDERS: dict[str, Callable[[PretrainedConfig], Any]] = {
     "input_ids": lambda config: ids(BATCH, LENGTH),
@@ -71,32 +66,25 @@ BUILDERS: dict[str, Callable[[PretrainedConfig], Any]] = {
     "attention_mask": lambda config: ids(BATCH, LENGTH),
     "bbox": lambda config: ids(BATCH, LENGTH, 4),
     "pixel_values": lambda config: pictures(config, BATCH),
-    "pixel_values_videos": lambda config: pictures(config, BATCH, find(config, "frames_per_clip", "num_frames")),
+    "pixel_values_videos": lambda config: pictures(config, BATCH, config.frames_per_clip),
     "input_values": lambda config: torch.randn(BATCH, SAMPLES),
     "input_features": _input_features,
 }
-
-Recipe = Callable[[PretrainedConfig], Inputs]
 
 
 def plain_inputs(model: PreTrainedModel) -> Inputs:
     """Made where and how tensors are made now: in a fake mode they are fake."""
     config = model.config
-    recipe = RECIPES.get(config.model_type)
-    if recipe is not None:
-        return recipe(config)
+    if config.model_type in RECIPES:
+        return RECIPES[config.model_type](config)
     parameters = inspect.signature(model.forward).parameters
-    required = {
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    }
-    wanted = {model.main_input_name, *required}
+    wanted = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+    wanted |= {model.main_input_name, "input_ids"}
     if not takes_pictures_as_tokens(config):
-        wanted |= {"pixel_values", "bbox"} & parameters.keys()
+        wanted |= {"pixel_values", "bbox"}
     if config.is_encoder_decoder:
-        wanted |= {"decoder_input_ids"} & parameters.keys()
-    return {name: BUILDERS[name](config) for name in parameters if name in wanted}
+        wanted |= {"decoder_input_ids"}
+    return {name: BUILDERS[name](config) for name in parameters if name in wanted and name in BUILDERS}
 
 
 def takes_pictures_as_tokens(config: PretrainedConfig) -> bool:
@@ -104,5 +92,201 @@ def takes_pictures_as_tokens(config: PretrainedConfig) -> bool:
     return find(config, "image_token_id", "image_token_index", "video_token_id", "image_token") is not None
 
 
-# Models that ask for more than their signature says.
-RECIPES: dict[str, Recipe] = {}
+def _speech(config: PretrainedConfig) -> Inputs:
+    return {"input_values": torch.randn(BATCH, 1, SAMPLES)}
+
+
+def _half_a_minute_of_sound(config: PretrainedConfig) -> Inputs:
+    inputs = {"input_features": torch.randn(BATCH, config.num_mel_bins, 3000)}
+    return inputs | ({"decoder_input_ids": ids(BATCH, LENGTH)} if config.is_encoder_decoder else {})
+
+
+def _film(config: PretrainedConfig) -> Inputs:
+    return {"pixel_values": pictures(config, BATCH, find(config, "num_frames"))}
+
+
+def _pair_of_pictures(config: PretrainedConfig) -> Inputs:
+    return {"pixel_values": torch.randn(BATCH, 2, 3, 224, 224)}
+
+
+def _picture_in_text(config: PretrainedConfig) -> Inputs:
+    """A text that is nothing but the place of a picture."""
+    tokens = torch.full((BATCH, config.num_query_tokens), config.image_token_index)
+    return {"input_ids": tokens, "pixel_values": pictures(config, BATCH)}
+
+
+def _question_about_a_picture(config: PretrainedConfig) -> Inputs:
+    return _picture_in_text(config) | {"qformer_input_ids": ids(BATCH, LENGTH)}
+
+
+def _question_about_a_film(config: PretrainedConfig) -> Inputs:
+    tokens = torch.full((BATCH, 4 * config.num_query_tokens), config.video_token_index)
+    return {"input_ids": tokens, "pixel_values": pictures(config, BATCH, 4), "qformer_input_ids": ids(BATCH, LENGTH)}
+
+
+def _time_series(config: PretrainedConfig) -> Inputs:
+    past = config.context_length + max(config.lags_sequence)
+    return {
+        "past_values": torch.randn(BATCH, past),
+        "past_time_features": torch.randn(BATCH, past, config.num_time_features),
+        "past_observed_mask": torch.ones(BATCH, past),
+        "future_values": torch.randn(BATCH, config.prediction_length),
+        "future_time_features": torch.randn(BATCH, config.prediction_length, config.num_time_features),
+    }
+
+
+def _patched_time_series(config: PretrainedConfig) -> Inputs:
+    return {"past_values": torch.randn(BATCH, config.context_length, config.num_input_channels)}
+
+
+def _patches(config: PretrainedConfig) -> Inputs:
+    count = find(config, "num_patches")
+    side = int(count**0.5)
+    return {
+        "pixel_values": torch.randn(BATCH, count, 3 * find(config, "patch_size") ** 2),
+        "pixel_attention_mask": ids(BATCH, count),
+        "spatial_shapes": torch.full((BATCH, 2), side),
+    }
+
+
+def _graph(config: PretrainedConfig, nodes: int = 8) -> Inputs:
+    return {
+        "input_nodes": ids(BATCH, nodes, 1),
+        "input_edges": ids(BATCH, nodes, nodes, config.multi_hop_max_dist, 1),
+        "attn_bias": torch.zeros(BATCH, nodes + 1, nodes + 1),
+        "in_degree": ids(BATCH, nodes),
+        "out_degree": ids(BATCH, nodes),
+        "spatial_pos": ids(BATCH, nodes, nodes),
+        "attn_edge_type": ids(BATCH, nodes, nodes, 1),
+    }
+
+
+def _decisions(config: PretrainedConfig) -> Inputs:
+    return {
+        "states": torch.randn(BATCH, LENGTH, config.state_dim),
+        "actions": torch.randn(BATCH, LENGTH, config.act_dim),
+        "rewards": torch.randn(BATCH, LENGTH, 1),
+        "returns_to_go": torch.randn(BATCH, LENGTH, 1),
+        "timesteps": ids(BATCH, LENGTH),
+        "attention_mask": ids(BATCH, LENGTH),
+    }
+
+
+def _tracked_film(config: PretrainedConfig) -> Inputs:
+    """A film of one picture, and a point on the thing to follow."""
+    height, width = picture_size(config)
+    device = torch.get_default_device()
+    session = Sam2VideoInferenceSession(
+        video=torch.randn(1, 3, height, width),
+        video_height=height,
+        video_width=width,
+        inference_device=device,
+        inference_state_device=device,
+        video_storage_device=device,
+        dtype=torch.float32,
+    )
+    point = {"point_coords": torch.ones(1, 1, 1, 2), "point_labels": torch.ones(1, 1, 1, dtype=torch.int32)}
+    session.add_point_inputs(session.obj_id_to_idx(1), 0, point)
+    session.obj_with_new_inputs = [1]
+    return {"inference_session": session, "frame_idx": 0}
+
+
+# Models that ask for something else than their signature says, by model type.
+RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
+    "audio-spectrogram-transformer": lambda c: {"input_values": torch.randn(BATCH, c.max_length, c.num_mel_bins)},
+    "autoformer": _time_series,
+    "blip-2": _picture_in_text,
+    "blip_2_qformer": lambda c: {
+        "query_embeds": torch.randn(BATCH, 32, c.hidden_size),
+        "encoder_hidden_states": torch.randn(BATCH, LENGTH, c.encoder_hidden_size),
+    },
+    "clap": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "input_features": torch.randn(BATCH, 1, 1001, c.audio_config.num_mel_bins),
+        "is_longer": torch.zeros(BATCH, 1),
+    },
+    "clvp": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "input_features": torch.randn(BATCH, c.decoder_config.feature_size, FRAMES),
+    },
+    "dac": _speech,
+    "decision_transformer": _decisions,
+    "depth_pro": lambda c: {"pixel_values": torch.randn(1, 3, 4 * c.patch_size, 4 * c.patch_size)},
+    "dia": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "decoder_input_ids": ids(BATCH, LENGTH, c.decoder_config.num_channels),
+    },
+    "efficientloftr": _pair_of_pictures,
+    "encodec": _speech,
+    "fsmt": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "decoder_input_ids": ids(BATCH, LENGTH),
+        "use_cache": False,
+    },
+    "gemma3n_audio": lambda c: {
+        "audio_mel": torch.randn(BATCH, FRAMES, c.input_feat_size),
+        "audio_mel_mask": torch.zeros(BATCH, FRAMES, dtype=torch.bool),
+    },
+    "graphormer": _graph,
+    "idefics": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "pixel_values": pictures(c.vision_config, BATCH, 1),
+        "image_attention_mask": ids(BATCH, LENGTH, 1),
+    },
+    "informer": _time_series,
+    "instructblip": _question_about_a_picture,
+    "instructblipvideo": _question_about_a_film,
+    "kyutai_speech_to_text": lambda c: {"input_ids": ids(BATCH, LENGTH, c.num_codebooks + 1)},
+    "kosmos-2": lambda c: {
+        "input_ids": ids(BATCH, c.latent_query_num),
+        "pixel_values": pictures(c, BATCH),
+        "image_embeds_position_mask": ids(BATCH, c.latent_query_num),
+    },
+    "lightglue": _pair_of_pictures,
+    "lxmert": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "visual_feats": torch.randn(BATCH, 36, c.visual_feat_dim),
+        "visual_pos": torch.randn(BATCH, 36, c.visual_pos_dim),
+    },
+    "mimi": _speech,
+    "oneformer": lambda c: {"pixel_values": pictures(c, BATCH), "task_inputs": ids(BATCH, c.task_seq_len)},
+    "patchtsmixer": _patched_time_series,
+    "patchtst": _patched_time_series,
+    "perceiver": lambda c: {"inputs": torch.randn(BATCH, LENGTH, c.d_model)},
+    "qwen2_audio_encoder": _half_a_minute_of_sound,
+    "sam2_video": _tracked_film,
+    "seggpt": lambda c: {
+        "pixel_values": torch.randn(BATCH, 3, c.image_size[0] // 2, c.image_size[1]),
+        "prompt_pixel_values": torch.randn(BATCH, 3, c.image_size[0] // 2, c.image_size[1]),
+        "prompt_masks": torch.randn(BATCH, 3, c.image_size[0] // 2, c.image_size[1]),
+    },
+    "siglip2": lambda c: {"input_ids": ids(BATCH, LENGTH), **_patches(c)},
+    "siglip2_vision_model": _patches,
+    "speecht5": lambda c: {
+        "input_values": torch.randn(BATCH, LENGTH, c.hidden_size),
+        "decoder_input_values": torch.randn(BATCH, LENGTH, c.hidden_size),
+    },
+    "time_series_transformer": _time_series,
+    "timesfm": lambda c: {
+        "past_values": torch.randn(BATCH, 4 * c.patch_length),
+        "past_values_padding": torch.zeros(BATCH, 4 * c.patch_length),
+        "freq": torch.zeros(BATCH, 1, dtype=torch.long),
+    },
+    "timesformer": _film,
+    "trajectory_transformer": lambda c: {"trajectories": ids(BATCH, c.transition_dim)},
+    "tvlt": lambda c: {
+        "pixel_values": pictures(c, BATCH, c.num_frames),
+        "audio_values": torch.randn(BATCH, c.num_audio_channels, c.spectrogram_length, c.frequency_length),
+    },
+    "tvp": lambda c: {
+        "input_ids": ids(1, LENGTH),
+        "attention_mask": ids(1, LENGTH),
+        "pixel_values": torch.randn(1, c.num_frames, 3, c.max_img_size, c.max_img_size),
+    },
+    "videomae": _film,
+    "vivit": _film,
+    "voxtral_encoder": _half_a_minute_of_sound,
+    "whisper": _half_a_minute_of_sound,
+    "xclip": lambda c: {"input_ids": ids(BATCH, LENGTH), **_film(c)},
+    "xcodec": _speech,
+}

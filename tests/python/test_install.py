@@ -1,5 +1,7 @@
 """What an installed torchfake brings: the CMake package, the headers, the stubs; and the build's own messages."""
 
+from __future__ import annotations
+
 import ast
 import os
 import re
@@ -34,7 +36,7 @@ def cmake(*arguments: object, **environment: str) -> subprocess.CompletedProcess
 
 
 @installed
-def test_a_cpp_program_builds_against_the_installed_package_and_runs_70_b_parameters():
+def test_a_cpp_program_builds_against_the_installed_package_and_runs_70_b_parameters() -> None:
     build = REPOSITORY / "build" / "examples-cpp"
     configured = cmake(
         "-S",
@@ -61,7 +63,7 @@ def test_a_cpp_program_builds_against_the_installed_package_and_runs_70_b_parame
 
 
 @installed
-def test_the_public_headers_are_installed_and_no_others():
+def test_the_public_headers_are_installed_and_no_others() -> None:
     headers = {str(path.relative_to(PACKAGE / "include")) for path in (PACKAGE / "include").rglob("*.h")}
     assert headers == {
         "torchfake/torchfake.h",
@@ -72,18 +74,18 @@ def test_the_public_headers_are_installed_and_no_others():
 
 
 @installed
-def test_the_installed_cmake_files_hold_no_path_of_the_machine_that_built_them():
+def test_the_installed_cmake_files_hold_no_path_of_the_machine_that_built_them() -> None:
     for path in Path(torchfake.cmake_prefix_path).rglob("*.cmake"):
         text = path.read_text()
         assert str(REPOSITORY) not in text
         assert str(Path(sys.prefix)) not in text
 
 
-def test_the_package_is_typed():
+def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_the_stub_of_the_binding_lists_every_name_in_it():
+def test_the_stub_of_the_binding_lists_every_name_in_it() -> None:
     stub = ast.parse((PACKAGE / "_C.pyi").read_text())
     listed = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     listed |= {
@@ -101,10 +103,17 @@ def fake_torch(folder: Path, source: str) -> str:
     return str(folder)
 
 
-def test_building_without_pytorch_says_what_to_install(tmp_path):
+def test_building_without_pytorch_says_what_to_install(tmp_path: Path) -> None:
     path = fake_torch(tmp_path, "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     result = cmake(
-        "-S", REPOSITORY, "-B", tmp_path / "build", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", PYTHONPATH=path
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path / "build",
+        "-G",
+        "Ninja",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        PYTHONPATH=path,
     )
     assert result.returncode != 0
     assert "built against an installed PyTorch" in result.stderr
@@ -112,10 +121,17 @@ def test_building_without_pytorch_says_what_to_install(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "3.0.0"])
-def test_building_with_another_pytorch_says_which_is_supported(tmp_path, version):
+def test_building_with_another_pytorch_says_which_is_supported(tmp_path: Path, version: str) -> None:
     path = fake_torch(tmp_path, f"__version__ = '{version}+cpu'\n")
     result = cmake(
-        "-S", REPOSITORY, "-B", tmp_path / "build", "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}", PYTHONPATH=path
+        "-S",
+        REPOSITORY,
+        "-B",
+        tmp_path / "build",
+        "-G",
+        "Ninja",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        PYTHONPATH=path,
     )
     assert result.returncode != 0
     assert "torchfake supports PyTorch 2.13" in result.stderr

@@ -4,7 +4,10 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/plain_cpu.h>
 
 #include <array>
 #include <atomic>
@@ -83,8 +86,32 @@ class AbsentGuard final : public c10::impl::DeviceGuardImplInterface {
 
 std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
+// torch.tensor([x, 2]) reads the numbers among its elements with the engine switched off; a fake may be one of them.
+bool answer_with_known_value(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (op.operator_name().name != "aten::_local_scalar_dense") {
+    return false;
+  }
+  const at::Tensor number = torch::jit::pop(*stack).toTensor();
+  const FakeTensorImpl* fake = as_fake(number);
+  const std::optional<at::Tensor> known = fake == nullptr ? std::nullopt : known_tensor(*fake, 1);
+  if (!known) {
+    at_the_boundary([] {
+      raise(
+          ErrorKind::kDataDependentOutput,
+          "aten::_local_scalar_dense",
+          "the result is a value, and this fake tensor holds none.");
+    });
+  }
+  PlainCpu plain;
+  stack->emplace_back(known->item());
+  return true;
+}
+
 // The last kernel of a backend that is not there: a real operator asked for it.
-void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* /*stack*/) {
+void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (answer_with_known_value(op, stack)) {
+    return;
+  }
   const c10::DispatchKey key =
       c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, keys.highestBackendKey());
   const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);

@@ -96,7 +96,9 @@ void answer_from_values(Call& call, const ValueTracker& values, c10::Device devi
       at::Tensor real = value.toTensor();
       at::Tensor fake = to_fake(real, mode, device);
       if (real.numel() <= mode->options.known_values) {
-        make_known(*as_fake(fake), real);
+        // The fake's storage mirrors the real one's, which nobody else has.
+        set_known_bytes(
+            fake.storage().unsafeGetStorageImpl(), device, real.storage().getWeakStorageImpl().lock());
       }
       value = std::move(fake);
     }
@@ -168,7 +170,7 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
     if (!has_meta_kernel(call)) {
       zeros_call(call, device);
     } else {
-      meta_call(call);
+      meta_call(call, device);
     }
   }
   wrap_outputs(call, inputs, device, mode);
@@ -198,9 +200,11 @@ c10::Device run_and_remember(
     }
   };
   try {
+    forget_reads();
     const c10::Device device = run(call, values, mode);
-    Bypass reason = Bypass::kNone;
-    CacheEntryPtr outcome = recorder.outcome(call, key, device, reason);
+    Bypass reason = kernel_read_values() ? Bypass::kDataDependent : Bypass::kNone;
+    CacheEntryPtr outcome =
+        reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
     if (outcome) {
       remember(std::move(outcome));
     } else {
@@ -209,7 +213,7 @@ c10::Device run_and_remember(
     return device;
   } catch (const c10::Error& error) {
     const auto* typed = dynamic_cast<const FakeTensorError*>(&error);
-    if (typed == nullptr || typed->kind() != ErrorKind::kMetadataMismatch) {
+    if (!kernel_read_values() && (typed == nullptr || typed->kind() != ErrorKind::kMetadataMismatch)) {
       remember(error_outcome(key, error));
     }
     throw;

@@ -6,11 +6,15 @@
 namespace torchfake {
 
 // Replaces the arguments on the stack by what the operator's meta kernel answers: fakes that were given, views of them
-// and plain meta tensors. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
-void meta_call(Call& call);
+// and plain meta tensors. `device` is what the call claims. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
+void meta_call(Call& call, c10::Device device);
 
 // An operator that a kernel calls: the same choice of kernels, with plain meta tensors going in and coming out.
 void nested_call(Call& call);
+
+// Whether a kernel has read a known value on this thread since forget_reads(): the outcome then depends on it.
+bool kernel_read_values();
+void forget_reads();
 
 // Whether some kernel can answer for the operator on metadata alone.
 bool has_meta_kernel(const Call& call);

@@ -1,6 +1,8 @@
 // Step 4 of 5: the C++ meta kernels that PyTorch ships.
 #include <torchfake/dispatch/native_table.h>
 
+#include <torchfake/rules/kernels.h>
+
 #include <unordered_map>
 
 namespace torchfake {
@@ -14,8 +16,23 @@ Table& table() {
   return *table;
 }
 
+// Ours first: where PyTorch has one too, ours is there because that one does not answer as the real kernel.
 const Table& filled_table() {
   static const bool filled = [] {
+    for (const auto family :
+         {&pointwise_kernels,
+          &reduction_kernels,
+          &rearranging_kernels,
+          &normalization_kernels,
+          &convolution_kernels,
+          &recurrent_kernels,
+          &random_kernels,
+          &factory_kernels,
+          &vision_kernels}) {
+      for (const NativeKernel& kernel : family()) {
+        table().emplace(kernel.name, kernel.kernel);
+      }
+    }
     for_each_native_kernel([](const NativeKernel& kernel) { table().emplace(kernel.name, kernel.kernel); });
     return true;
   }();

@@ -1,4 +1,5 @@
-// Step 4 of 5: the C++ meta kernels that PyTorch ships, found by the operator's name. Generated when building.
+// Step 4 of 5: C++ kernels for meta tensors, found by the operator's name: those of rules/, and those that PyTorch ships,
+// in a table that is generated when building.
 #pragma once
 
 #include <ATen/core/Tensor.h>

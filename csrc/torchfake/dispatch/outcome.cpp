@@ -244,11 +244,10 @@ void apply(const InputChange& change, const Call& call) {
   for (uint32_t i = 0; i < change.version_bumps; ++i) {
     tensor.bump_version();
   }
-  if (tensor.sizes() == c10::IntArrayRef(change.sizes) && tensor.strides() == c10::IntArrayRef(change.strides) &&
-      tensor.storage_offset() == change.storage_offset) {
-    return;
+  if (tensor.sizes() != c10::IntArrayRef(change.sizes) || tensor.strides() != c10::IntArrayRef(change.strides) ||
+      tensor.storage_offset() != change.storage_offset) {
+    tensor.set_sizes_and_strides(change.sizes, change.strides, change.storage_offset);
   }
-  tensor.set_sizes_and_strides(change.sizes, change.strides, change.storage_offset);
   c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage->nbytes() != change.nbytes) {
     storage->set_nbytes(change.nbytes);

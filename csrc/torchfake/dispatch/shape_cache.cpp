@@ -41,7 +41,7 @@ namespace {
 
 constexpr size_t kShards = 16;
 constexpr size_t kThreadSlots = 4096;
-constexpr uint64_t kEpoch = 256;  // misses
+constexpr size_t kSmallCache = 1024;  // entries; a smaller one stays in one shard, so that its limits are exact
 
 struct Shard {
   std::mutex mutex;
@@ -119,9 +119,10 @@ void forget_old_generation(ThreadTable& table) {
 }
 
 void touch(CacheEntry& entry) {
-  const uint64_t epoch = shared().misses.load(std::memory_order_relaxed) / kEpoch;
-  if (entry.last_used.load(std::memory_order_relaxed) != epoch) {
-    entry.last_used.store(epoch, std::memory_order_relaxed);
+  // Time is counted in misses: between two of them nothing is evicted, and nothing needs to be written.
+  const uint64_t now = shared().misses.load(std::memory_order_relaxed);
+  if (entry.last_used.load(std::memory_order_relaxed) != now) {
+    entry.last_used.store(now, std::memory_order_relaxed);
   }
 }
 
@@ -135,17 +136,25 @@ void count_hit(ThreadTable& table) {
   table.hits.store(table.hits.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// Drops the older half of a full shard: the order of last use is kept by the epoch, so exact enough and rarely done.
+size_t shards_in_use() {
+  return shared().max_entries.load(std::memory_order_relaxed) < kSmallCache ? 1 : kShards;
+}
+
+Shard& shard_of(uint64_t hash) {
+  return shared().shards[(hash >> 32) % shards_in_use()];
+}
+
+// Drops the least recently used quarter of a full shard, at least one entry.
 void evict(Shard& shard) {
   std::vector<uint64_t> ages;
   ages.reserve(shard.entries.size());
   for (const auto& [hash, entry] : shard.entries) {
     ages.push_back(entry->last_used.load(std::memory_order_relaxed));
   }
-  auto middle = ages.begin() + static_cast<ptrdiff_t>(ages.size() / 2);
-  std::nth_element(ages.begin(), middle, ages.end());
-  const uint64_t limit = *middle;
-  size_t to_drop = shard.entries.size() / 2;
+  size_t to_drop = std::max<size_t>(1, shard.entries.size() / 4);
+  auto oldest = ages.begin() + static_cast<ptrdiff_t>(to_drop - 1);
+  std::nth_element(ages.begin(), oldest, ages.end());
+  const uint64_t limit = *oldest;
   for (auto item = shard.entries.begin(); item != shard.entries.end() && to_drop > 0;) {
     if (item->second->last_used.load(std::memory_order_relaxed) <= limit) {
       shard.bytes -= item->second->bytes();
@@ -168,7 +177,7 @@ CacheEntryPtr find(const CacheKey& key) {
     count_hit(table);
     return slot.entry;
   }
-  Shard& shard = shared().shards[(key.hash() >> 32) % kShards];
+  Shard& shard = shard_of(key.hash());
   {
     std::lock_guard<std::mutex> lock(shard.mutex);
     const auto [first, last] = shard.entries.equal_range(key.hash());
@@ -187,20 +196,18 @@ CacheEntryPtr find(const CacheKey& key) {
 }
 
 void insert(CacheEntryPtr entry) {
-  const size_t max_entries = std::max<size_t>(1, shared().max_entries.load() / kShards);
-  const size_t max_bytes = shared().max_bytes.load() / kShards;
+  const size_t max_entries = shared().max_entries.load() / shards_in_use();
+  const size_t max_bytes = shared().max_bytes.load() / shards_in_use();
+  if (max_entries == 0 || entry->bytes() > max_bytes) {
+    return;
+  }
   const uint64_t hash = entry->hash;
-  entry->last_used.store(shared().misses.load(std::memory_order_relaxed) / kEpoch, std::memory_order_relaxed);
-  Shard& shard = shared().shards[(hash >> 32) % kShards];
+  entry->last_used.store(shared().misses.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  Shard& shard = shard_of(hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
   while (!shard.entries.empty() &&
          (shard.entries.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
-    const size_t before = shard.entries.size();
     evict(shard);
-    if (shard.entries.size() == before) {
-      shard.entries.clear();
-      shard.bytes = 0;
-    }
   }
   shard.bytes += entry->bytes();
   shard.entries.emplace(hash, std::move(entry));

@@ -1,6 +1,8 @@
 // Step 5 of 5: turns what a meta kernel returned into fakes.
 #include <torchfake/dispatch/wrap_outputs.h>
 
+#include <ATen/EmptyTensor.h>
+
 #include <torchfake/core/errors.h>
 
 namespace torchfake {
@@ -70,9 +72,41 @@ at::Tensor wrap(
   return fresh;
 }
 
+// Kernels of Python may return one tensor in two places, where the real operator returns two.
+at::Tensor with_own_storage(const at::Tensor& output, c10::SmallVectorImpl<const c10::StorageImpl*>& seen) {
+  if (!output.defined() || as_fake(output) != nullptr || !output.has_storage()) {
+    return output;
+  }
+  const c10::StorageImpl* storage = output.storage().unsafeGetStorageImpl();
+  if (std::find(seen.begin(), seen.end(), storage) == seen.end()) {
+    seen.push_back(storage);
+    return output;
+  }
+  return at::detail::empty_strided_meta(output.sizes(), output.strides(), output.scalar_type());
+}
+
+// Gives every fresh output of an operator that makes no views a storage of its own.
+void split_shared_outputs(const Call& call, const Inputs& inputs) {
+  c10::SmallVector<const c10::StorageImpl*, 4> seen;
+  const size_t first = call.stack->size() - call.traits.num_returns;
+  for (size_t i = first; i < call.stack->size(); ++i) {
+    c10::IValue& value = (*call.stack)[i];
+    if (value.isTensor()) {
+      const at::Tensor output = value.toTensor();
+      if (output.defined() && output.has_storage() &&
+          inputs.owner_of(output.storage().unsafeGetStorageImpl()) == nullptr) {
+        value = with_own_storage(output, seen);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode) {
+  if (!call.traits.is_view && call.traits.num_returns > 1) {
+    split_shared_outputs(call, inputs);
+  }
   const size_t first = call.stack->size() - call.traits.num_returns;
   for (size_t i = first; i < call.stack->size(); ++i) {
     c10::IValue& value = (*call.stack)[i];

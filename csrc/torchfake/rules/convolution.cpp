@@ -1,0 +1,198 @@
+// Convolution and its backward: sizes from PyTorch's own formulas, memory format as the claimed device's library has it.
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/empty.h>
+
+#include <torchfake/rules/kernels.h>
+
+namespace torchfake {
+
+namespace {
+
+using OptTensor = std::optional<at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+std::vector<int64_t> expanded(c10::IntArrayRef values, size_t dim, const char* name) {
+  if (values.size() == 1) {
+    return std::vector<int64_t>(dim, values[0]);
+  }
+  TORCH_CHECK(
+      values.size() == dim,
+      "expected ",
+      name,
+      " to be a single integer value or a list of ",
+      dim,
+      " values to match the convolution dimensions, but got ",
+      name,
+      "=",
+      values);
+  return values.vec();
+}
+
+struct Geometry {
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding;
+  std::vector<int64_t> dilation;
+  std::vector<int64_t> output_padding;
+  bool transposed;
+  int64_t groups;
+};
+
+void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
+  const int64_t dim = weight.dim();
+  const auto negative = [](int64_t value) { return value < 0; };
+  const auto not_positive = [](int64_t value) { return value <= 0; };
+  TORCH_CHECK(std::none_of(g.padding.begin(), g.padding.end(), negative), "negative padding is not supported");
+  TORCH_CHECK(
+      std::none_of(g.output_padding.begin(), g.output_padding.end(), negative),
+      "negative output_padding is not supported");
+  TORCH_CHECK(std::none_of(g.stride.begin(), g.stride.end(), not_positive), "non-positive stride is not supported");
+  TORCH_CHECK(std::none_of(g.dilation.begin(), g.dilation.end(), not_positive), "dilation should be greater than zero");
+  TORCH_CHECK(g.groups > 0, "non-positive groups is not supported");
+  TORCH_CHECK(
+      input.dim() == dim,
+      "Expected ",
+      dim,
+      "-dimensional input for ",
+      dim,
+      "-dimensional weight ",
+      weight.sizes(),
+      ", but got ",
+      input.dim(),
+      "-dimensional input of size ",
+      input.sizes(),
+      " instead");
+  TORCH_CHECK(
+      weight.size(0) >= g.groups && weight.size(0) % g.groups == 0,
+      "Given groups=",
+      g.groups,
+      ", expected weight to be divisible by ",
+      g.groups,
+      " at dimension 0, but got weight of size ",
+      weight.sizes(),
+      " instead");
+  const int64_t channels = g.transposed ? weight.size(0) : weight.size(1) * g.groups;
+  TORCH_CHECK(
+      input.size(1) == channels,
+      "Given groups=",
+      g.groups,
+      ", weight of size ",
+      weight.sizes(),
+      ", expected input",
+      input.sizes(),
+      " to have ",
+      channels,
+      " channels, but got ",
+      input.size(1),
+      " channels instead");
+  const int64_t out_channels = g.transposed ? weight.size(1) * g.groups : weight.size(0);
+  TORCH_CHECK(
+      !bias.defined() || (bias.dim() == 1 && bias.size(0) == out_channels),
+      "Given weight of size ",
+      weight.sizes(),
+      ", expected bias to be 1-dimensional with ",
+      out_channels,
+      " elements, but got bias of size ",
+      bias.defined() ? bias.sizes() : c10::IntArrayRef(),
+      " instead");
+  TORCH_CHECK(
+      input.scalar_type() == weight.scalar_type(),
+      "Input type (",
+      input.scalar_type(),
+      ") and weight type (",
+      weight.scalar_type(),
+      ") should be the same");
+  TORCH_CHECK(
+      !bias.defined() || bias.scalar_type() == input.scalar_type(),
+      "Input type (",
+      input.scalar_type(),
+      ") and bias type (",
+      bias.defined() ? bias.scalar_type() : input.scalar_type(),
+      ") should be the same");
+  for (int64_t i = 2; i < dim && !g.transposed; ++i) {
+    const int64_t padded = input.size(i) + 2 * g.padding[i - 2];
+    const int64_t kernel = g.dilation[i - 2] * (weight.size(i) - 1) + 1;
+    TORCH_CHECK(
+        padded >= kernel,
+        "Calculated padded input size per channel: (",
+        padded,
+        "). Kernel size: (",
+        kernel,
+        "). Kernel size can't be greater than actual input size");
+  }
+}
+
+// A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
+at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight) {
+  if (weight.dim() < 4) {
+    return at::MemoryFormat::Contiguous;
+  }
+  const at::MemoryFormat channels_last =
+      weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+  const bool wants =
+      input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
+  // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.
+  const bool is_double = input.scalar_type() == c10::kDouble;
+  const bool has = !is_double || (claimed_device().is_cpu() && weight.dim() == 4);
+  return wants && has ? channels_last : at::MemoryFormat::Contiguous;
+}
+
+at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& like, at::MemoryFormat format) {
+  return at::empty(sizes, like.options().device(c10::kMeta).memory_format(format));
+}
+
+at::Tensor convolution(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const OptTensor& bias,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef dilation,
+    bool transposed,
+    c10::IntArrayRef output_padding,
+    int64_t groups) {
+  TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
+  const size_t dim = static_cast<size_t>(weight.dim()) - 2;
+  const Geometry g{
+      expanded(stride, dim, "stride"),
+      expanded(padding, dim, "padding"),
+      expanded(dilation, dim, "dilation"),
+      expanded(output_padding, dim, "output_padding"),
+      transposed,
+      groups};
+  check(input, weight, bias.value_or(at::Tensor()), g);
+  const std::vector<int64_t> sizes = transposed
+      ? at::native::conv_input_size(
+            input.sizes(), weight.sizes(), g.padding, g.output_padding, g.stride, g.dilation, groups)
+      : at::native::conv_output_size(input.sizes(), weight.sizes(), g.padding, g.stride, g.dilation);
+  return empty(sizes, input, memory_format(input, weight));
+}
+
+ThreeTensors convolution_backward(
+    const at::Tensor& grad_output,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    at::OptionalIntArrayRef /*bias_sizes*/,
+    c10::IntArrayRef /*stride*/,
+    c10::IntArrayRef /*padding*/,
+    c10::IntArrayRef /*dilation*/,
+    bool /*transposed*/,
+    c10::IntArrayRef /*output_padding*/,
+    int64_t /*groups*/,
+    std::array<bool, 3> output_mask) {
+  const at::MemoryFormat format = memory_format(input, weight);
+  return {
+      output_mask[0] ? empty(input.sizes(), input, format) : at::Tensor(),
+      output_mask[1] ? empty(weight.sizes(), weight, format) : at::Tensor(),
+      output_mask[2] ? empty({grad_output.size(1)}, grad_output, at::MemoryFormat::Contiguous) : at::Tensor()};
+}
+
+}  // namespace
+
+KernelList convolution_kernels() {
+  return {
+      native_kernel<decltype(convolution), &convolution>("aten::convolution"),
+      native_kernel<decltype(convolution_backward), &convolution_backward>("aten::convolution_backward"),
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,39 @@
+// Kernels of our own for operators that PyTorch has no C++ meta kernel for, or none that answers as the real one does.
+// One file per family. Each is written like the operator itself and runs inside a kernel call: fakes answer `meta`.
+#pragma once
+
+#include <torchfake/dispatch/native_table.h>
+
+namespace torchfake {
+
+// The device that the call now running claims: kernels of different devices lay out some results differently.
+c10::Device claimed_device();
+
+// Sets it while one lives.
+class ClaimedDevice {
+ public:
+  explicit ClaimedDevice(c10::Device device);
+  ~ClaimedDevice();
+  ClaimedDevice(const ClaimedDevice&) = delete;
+  ClaimedDevice& operator=(const ClaimedDevice&) = delete;
+  ClaimedDevice(ClaimedDevice&&) = delete;
+  ClaimedDevice& operator=(ClaimedDevice&&) = delete;
+
+ private:
+  c10::Device before_;
+};
+
+using KernelList = std::vector<NativeKernel>;
+
+// Families.
+KernelList pointwise_kernels();
+KernelList reduction_kernels();
+KernelList rearranging_kernels();
+KernelList normalization_kernels();
+KernelList convolution_kernels();
+KernelList recurrent_kernels();
+KernelList random_kernels();
+KernelList factory_kernels();
+KernelList vision_kernels();
+
+}  // namespace torchfake

@@ -1,0 +1,168 @@
+// Layer and batch normalisation: the saved statistics differ between the CPU and the GPUs.
+#include <ATen/AccumulateType.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/cpu/mixed_data_type.h>
+#include <ATen/native/layer_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <torchfake/rules/kernels.h>
+
+namespace torchfake {
+
+namespace {
+
+using OptTensor = std::optional<at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::Tensor value(const OptTensor& tensor) {
+  return tensor ? *tensor : at::Tensor();
+}
+
+at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  return at::detail::empty_meta(sizes, dtype);
+}
+
+at::Tensor contiguous_like(const at::Tensor& tensor) {
+  return empty(tensor.sizes(), tensor.scalar_type());
+}
+
+// The dtype of saved statistics: a GPU keeps them in the type it accumulates in; the CPU in that of the parameters,
+// which may be float for inputs of lower precision.
+template <typename... Params>
+c10::ScalarType statistics_dtype(const at::Tensor& input, const Params&... params) {
+  if (!claimed_device().is_cpu()) {
+    return at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true);
+  }
+  const bool mixed = at::native::is_mixed_type(input, params...);
+  if (mixed) {
+    at::native::check_mixed_data_type(input, params...);
+  }
+  return at::native::param_scalar_type(input, mixed);
+}
+
+ThreeTensors native_layer_norm(
+    const at::Tensor& input,
+    c10::IntArrayRef normalized_shape,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    double /*eps*/) {
+  at::native::_check_layer_norm_inputs(input, normalized_shape, value(weight), value(bias));
+  const size_t axis = static_cast<size_t>(input.dim()) - normalized_shape.size();
+  std::vector<int64_t> statistics(input.sizes().begin(), input.sizes().begin() + static_cast<ptrdiff_t>(axis));
+  statistics.resize(static_cast<size_t>(input.dim()), 1);
+  const c10::ScalarType dtype = statistics_dtype(input, value(weight), value(bias));
+  return {contiguous_like(input), empty(statistics, dtype), empty(statistics, dtype)};
+}
+
+ThreeTensors native_layer_norm_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& input,
+    c10::IntArrayRef normalized_shape,
+    const at::Tensor& /*mean*/,
+    const at::Tensor& /*rstd*/,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    std::array<bool, 3> output_mask) {
+  at::native::_check_layer_norm_inputs(input, normalized_shape, value(weight), value(bias));
+  return {
+      output_mask[0] ? contiguous_like(input) : at::Tensor(),
+      output_mask[1] && weight ? contiguous_like(*weight) : at::Tensor(),
+      output_mask[2] && bias ? contiguous_like(*bias) : at::Tensor()};
+}
+
+void check_size(const at::Tensor& tensor, int64_t expected, const char* name) {
+  TORCH_CHECK(
+      !tensor.defined() || tensor.numel() == expected,
+      name,
+      " should contain ",
+      expected,
+      " elements not ",
+      tensor.defined() ? tensor.numel() : 0);
+}
+
+ThreeTensors batch_norm(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& running_mean,
+    const at::Tensor& running_var,
+    bool training) {
+  TORCH_CHECK_INDEX(input.dim() >= 2, "Dimension out of range (expected an input of 2 dimensions or more)");
+  const int64_t channels = input.size(1);
+  check_size(running_mean, channels, "running_mean");
+  check_size(running_var, channels, "running_var");
+  check_size(weight, channels, "weight");
+  check_size(bias, channels, "bias");
+  const c10::ScalarType dtype = statistics_dtype(input, weight, bias, running_mean, running_var);
+  const bool on_cpu = claimed_device().is_cpu();
+  const at::Tensor output =
+      at::empty_like(input, on_cpu ? input.suggest_memory_format() : at::MemoryFormat::Preserve);
+  // In evaluation the CPU saves nothing.
+  const int64_t saved = on_cpu && !training ? 0 : channels;
+  return {output, empty({saved}, dtype), empty({saved}, dtype)};
+}
+
+ThreeTensors native_batch_norm(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    bool training,
+    double /*momentum*/,
+    double /*eps*/) {
+  return batch_norm(input, value(weight), value(bias), value(running_mean), value(running_var), training);
+}
+
+ThreeTensors native_batch_norm_legit(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    at::Tensor& running_mean,
+    at::Tensor& running_var,
+    bool training,
+    double /*momentum*/,
+    double /*eps*/) {
+  return batch_norm(input, value(weight), value(bias), running_mean, running_var, training);
+}
+
+ThreeTensors native_batch_norm_no_stats(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    bool training,
+    double /*momentum*/,
+    double /*eps*/) {
+  return batch_norm(input, value(weight), value(bias), {}, {}, training);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_update(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    at::Tensor& running_mean,
+    at::Tensor& running_var,
+    double /*momentum*/,
+    double /*eps*/) {
+  auto [output, mean, var] =
+      batch_norm(input, value(weight), value(bias), running_mean, running_var, /*training=*/true);
+  return {output, mean, var, empty({0}, c10::kByte)};
+}
+
+}  // namespace
+
+KernelList normalization_kernels() {
+  return {
+      native_kernel<decltype(native_layer_norm), &native_layer_norm>("aten::native_layer_norm"),
+      native_kernel<decltype(native_layer_norm_backward), &native_layer_norm_backward>(
+          "aten::native_layer_norm_backward"),
+      native_kernel<decltype(native_batch_norm), &native_batch_norm>("aten::native_batch_norm"),
+      native_kernel<decltype(native_batch_norm_legit), &native_batch_norm_legit>("aten::_native_batch_norm_legit"),
+      native_kernel<decltype(native_batch_norm_no_stats), &native_batch_norm_no_stats>(
+          "aten::_native_batch_norm_legit.no_stats"),
+      native_kernel<decltype(batch_norm_with_update), &batch_norm_with_update>("aten::_batch_norm_with_update"),
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,49 @@
+// Operators that move elements about: flip, roll.
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+
+#include <torchfake/rules/kernels.h>
+
+namespace torchfake {
+
+namespace {
+
+at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims) {
+  at::dim_list_to_bitset(dims, self.dim());
+  return at::empty_like(self, at::MemoryFormat::Preserve);
+}
+
+at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef dims) {
+  if (self.numel() == 0) {
+    return self.clone(at::MemoryFormat::Preserve);
+  }
+  if (dims.size() == 1 && shifts.size() == 1) {
+    const int64_t dim = at::maybe_wrap_dim(dims[0], self.dim());
+    // The CPU puts two slices together; a GPU writes to a contiguous tensor.
+    return claimed_device().is_cpu() ? at::cat({self.narrow(dim, 0, 0), self}, dim)
+                                     : at::empty_like(self, at::MemoryFormat::Contiguous);
+  }
+  TORCH_CHECK(!shifts.empty(), "`shifts` required");
+  if (dims.empty() && shifts.size() == 1) {
+    return roll(self.contiguous().view(self.numel()), shifts[0], 0).view(self.sizes());
+  }
+  TORCH_CHECK(
+      shifts.size() == dims.size(),
+      "shifts and dimensions must align. shifts: ",
+      shifts.size(),
+      ", dims:",
+      dims.size());
+  return roll(roll(self, shifts[0], dims[0]), shifts.slice(1), dims.slice(1));
+}
+
+}  // namespace
+
+KernelList rearranging_kernels() {
+  return {
+      native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
+      native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,86 @@
+// The fused cells that GPUs run recurrent layers with.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_like.h>
+
+#include <torchfake/rules/kernels.h>
+
+namespace torchfake {
+
+namespace {
+
+using OptTensor = std::optional<at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& like) {
+  return at::detail::empty_meta(sizes, like.scalar_type());
+}
+
+at::Tensor contiguous_like(const at::Tensor& tensor) {
+  return empty(tensor.sizes(), tensor);
+}
+
+void check_gates(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& state, int64_t gates) {
+  TORCH_CHECK(input_gates.dim() == 2 && state.dim() == 2, "expected gates and states of two dimensions");
+  TORCH_CHECK(
+      input_gates.sizes() == hidden_gates.sizes() && input_gates.size(1) == gates * state.size(1),
+      "expected gates of size [batch, ",
+      gates,
+      " x hidden], got ",
+      input_gates.sizes(),
+      " and ",
+      hidden_gates.sizes());
+}
+
+ThreeTensors lstm_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& cx,
+    const OptTensor& /*input_bias*/,
+    const OptTensor& /*hidden_bias*/) {
+  check_gates(input_gates, hidden_gates, cx, 4);
+  return {contiguous_like(cx), contiguous_like(cx), contiguous_like(input_gates)};
+}
+
+ThreeTensors lstm_cell_backward(
+    const OptTensor& /*grad_hy*/,
+    const OptTensor& /*grad_cy*/,
+    const at::Tensor& cx,
+    const at::Tensor& /*cy*/,
+    const at::Tensor& workspace,
+    bool has_bias) {
+  return {
+      contiguous_like(workspace),
+      contiguous_like(cx),
+      has_bias ? empty({workspace.size(1)}, workspace) : at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor> gru_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& hx,
+    const OptTensor& /*input_bias*/,
+    const OptTensor& /*hidden_bias*/) {
+  check_gates(input_gates, hidden_gates, hx, 3);
+  return {contiguous_like(hx), empty({hx.size(0), hx.size(1) * 5}, hx)};
+}
+
+FiveTensors gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+  const int64_t gates = workspace.size(1) / 5 * 3;
+  const std::vector<int64_t> sizes = {workspace.size(0), gates};
+  const auto bias = [&] { return has_bias ? empty({gates}, workspace) : at::Tensor(); };
+  return {empty(sizes, workspace), empty(sizes, workspace), contiguous_like(grad_hy), bias(), bias()};
+}
+
+}  // namespace
+
+KernelList recurrent_kernels() {
+  return {
+      native_kernel<decltype(lstm_cell), &lstm_cell>("aten::_thnn_fused_lstm_cell"),
+      native_kernel<decltype(lstm_cell_backward), &lstm_cell_backward>("aten::_thnn_fused_lstm_cell_backward_impl"),
+      native_kernel<decltype(gru_cell), &gru_cell>("aten::_thnn_fused_gru_cell"),
+      native_kernel<decltype(gru_cell_backward), &gru_cell_backward>("aten::_thnn_fused_gru_cell_backward"),
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,94 @@
+"""Writes to the storage of a fake, past every operator: what was known is known no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchfake import DataAccessError, fake_mode
+
+pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "fill": lambda x: x.untyped_storage().fill_(0),
+    "item": lambda x: x.untyped_storage().__setitem__(0, 7),
+    "slice": lambda x: x.untyped_storage().__setitem__(slice(0, 4), 7),
+    "copy": lambda x: x.untyped_storage().copy_(torch.UntypedStorage(12)),
+    "copy_of_fake": lambda x: x.untyped_storage().copy_(torch.empty_like(x).untyped_storage()),
+    "byteswap": lambda x: x.untyped_storage().byteswap(torch.float32),
+    "resize": lambda x: x.untyped_storage().resize_(16),
+    "typed_fill": lambda x: x.storage().fill_(0),
+    "typed_item": lambda x: x.storage().__setitem__(0, 7),
+    "typed_copy": lambda x: x.storage().copy_(torch.empty_like(x).storage()),
+    "typed_resize": lambda x: x.storage().resize_(5),
+}
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_through_the_storage_ends_what_is_known(name: str, device: str, inside: bool) -> None:
+    with fake_mode():
+        x = torch.ones(3, device=device)
+        view = x[1:]
+        assert x.tolist() == [1.0] * 3
+        if inside:
+            WRITES[name](x)
+    if not inside:
+        WRITES[name](x)
+    for fake in (x, view):
+        with pytest.raises(DataAccessError):
+            fake.tolist()
+
+
+def test_a_storage_is_known_again_once_it_is_written_by_an_operator() -> None:
+    with fake_mode():
+        x = torch.ones(3)
+        x.untyped_storage().fill_(0)
+        x.fill_(2)
+        assert x.tolist() == [2.0] * 3
+
+
+def test_resizing_to_the_size_it_has_keeps_a_storage_known_to_be_right_or_unknown() -> None:
+    with fake_mode():
+        x = torch.ones(3)
+        x.untyped_storage().resize_(12)
+        assert x.untyped_storage().nbytes() == 12
+        with pytest.raises(DataAccessError):
+            x.tolist()
+
+
+def test_data_can_be_copied_into_the_storage_of_a_fake_and_not_out_of_it() -> None:
+    real = torch.UntypedStorage(12)
+    with fake_mode():
+        fake = torch.ones(3).untyped_storage()
+        assert fake.copy_(real) is fake
+        with pytest.raises(DataAccessError, match=r"UntypedStorage.copy_"):
+            real.copy_(fake)
+        with pytest.raises(DataAccessError, match=r"UntypedStorage.copy_"):
+            fake.cpu()
+        with pytest.raises(RuntimeError, match="size"):
+            fake.copy_(torch.UntypedStorage(5))
+
+
+def test_storages_of_real_tensors_are_written_as_ever() -> None:
+    def program() -> list[list[float]]:
+        results = []
+        for name in ("fill", "item", "slice", "byteswap", "resize", "typed_fill", "typed_item", "typed_resize"):
+            x = real.clone()
+            WRITES[name](x)
+            results.append(x.tolist())
+        x = real.clone()
+        x.untyped_storage().copy_(zeros.untyped_storage())
+        x.storage()[0] = 5
+        return [*results, x.tolist()]
+
+    real, zeros = torch.ones(3), torch.zeros(3)
+    expected = program()
+    with fake_mode():
+        assert program() == expected
+    assert expected[0] == [0.0, 0.0, 0.0] and expected[-1] == [5.0, 0.0, 0.0]
