@@ -16,6 +16,9 @@ void raise_as_uninitialised(c10::DeviceType type) {
     return;
   }
   pybind11::gil_scoped_acquire gil;
+  if (!torch::utils::is_device_lazy_init_supported(type)) {
+    return;
+  }
   const std::string module = "torch." + c10::DeviceTypeName(type, /*lower_case=*/true);
   try {
     pybind11::module_::import(module.c_str()).attr("_lazy_init")();

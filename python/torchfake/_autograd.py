@@ -13,6 +13,7 @@ from torchfake import _C
 from torchfake.fake import find_fake, in_mode_of, no_fake_mode
 
 _real_run_backward = graph._engine_run_backward
+_real_get_sid = graph._get_sid
 _real_get_tid = graph._get_tid
 _real_make_grads = torch.autograd._make_grads
 
@@ -34,14 +35,24 @@ def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any,
         return _real_make_grads(outputs, *args, **kwargs)
 
 
+# By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: where in
+# which storage it lies.
+def _address(fake: torch.Tensor) -> int:
+    return hash((fake.untyped_storage()._cdata, fake.storage_offset()))
+
+
 def _get_tid(tensor: torch.Tensor) -> tuple[int, int, int]:
-    # By which allow_mutation_on_saved_tensors tells tensors apart. A fake has no address, and needs none for it.
-    return (id(tensor), 0, tensor._version) if _C.is_fake(tensor) else _real_get_tid(tensor)
+    return (id(tensor), _address(tensor), tensor._version) if _C.is_plain_fake(tensor) else _real_get_tid(tensor)
+
+
+def _get_sid(tensor: torch.Tensor) -> tuple[int, int]:
+    return (_address(tensor), tensor._version) if _C.is_plain_fake(tensor) else _real_get_sid(tensor)
 
 
 def install() -> None:
     """Wraps the one function through which `backward` and `grad` reach the engine."""
     graph._engine_run_backward = _engine_run_backward
+    graph._get_sid = _get_sid
     graph._get_tid = _get_tid
     torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
     torch.autograd._make_grads = _make_grads

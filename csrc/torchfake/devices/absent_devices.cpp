@@ -118,13 +118,8 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   if (AbsentDeviceHook hook = g_hook.load(std::memory_order_acquire)) {
     hook(type);
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false,
-      "Could not run '",
-      op.operator_name(),
-      "' on ",
-      c10::DeviceTypeName(type, /*lower_case=*/true),
-      ": PyTorch was built without it. Inside torchfake's fake mode such devices can be claimed.");
+  // What the missing guard would have said.
+  TORCH_CHECK(false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
 }
 
 // Note [Absent devices]
@@ -145,7 +140,14 @@ struct Installer {
       }
     }
     for (const c10::DispatchKey key :
-         {c10::DispatchKey::CUDA, c10::DispatchKey::XPU, c10::DispatchKey::HPU, c10::DispatchKey::MTIA}) {
+         {c10::DispatchKey::CUDA,
+          c10::DispatchKey::XPU,
+          c10::DispatchKey::HPU,
+          c10::DispatchKey::MTIA,
+          c10::DispatchKey::MPS,
+          c10::DispatchKey::IPU,
+          c10::DispatchKey::VE,
+          c10::DispatchKey::MAIA}) {
       const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);
       if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
         libraries.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);

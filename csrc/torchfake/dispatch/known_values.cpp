@@ -4,6 +4,7 @@
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/dispatch/plain_cpu.h>
@@ -16,13 +17,15 @@ c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
   return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// The bytes behind a fake whose values are known and few enough, or null.
-c10::StorageImpl* find_known(const FakeTensorImpl& fake, int64_t limit) {
+// A tensor of zeros that has no memory: its key says what it holds.
+bool is_zero_tensor(const FakeTensorImpl& fake) {
+  return fake.key_set().has(c10::DispatchKey::ZeroTensor);
+}
+
+bool is_known(const FakeTensorImpl& fake, int64_t limit) {
   c10::StorageImpl* storage = storage_of(fake);
-  c10::StorageImpl* bytes = storage == nullptr ? nullptr : known_bytes(storage);
-  const bool usable =
-      bytes != nullptr && fake.numel() <= limit && !fake.key_set().has(c10::DispatchKey::ZeroTensor);
-  return usable ? bytes : nullptr;
+  return fake.numel() <= limit &&
+      (is_zero_tensor(fake) || (storage != nullptr && known_bytes(storage) != nullptr));
 }
 
 // An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
@@ -70,11 +73,15 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
 }  // namespace
 
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
-  c10::StorageImpl* bytes = find_known(fake, limit);
-  if (bytes == nullptr) {
+  if (!is_known(fake, limit)) {
     return std::nullopt;
   }
-  return cpu_tensor_over(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(bytes), fake);
+  if (is_zero_tensor(fake)) {
+    PlainCpu plain;
+    return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
+  }
+  return cpu_tensor_over(
+      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(known_bytes(storage_of(fake))), fake);
 }
 
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
@@ -107,7 +114,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
   bool all_known = true;
   for (const TensorArg& tensor : call.tensors()) {
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
-    const bool known = tensor.fake != nullptr && find_known(*tensor.fake, limit_) != nullptr;
+    const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     any_known |= known;
     all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }

@@ -79,7 +79,8 @@ bool holds_tensors(const c10::TypePtr& type) {
 
 // Reads nothing of its tensor argument but sizes, strides, dtype and device.
 bool takes_shape_only(std::string_view base) {
-  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_";
+  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" ||
+      base == "empty_quantized";
 }
 
 ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {

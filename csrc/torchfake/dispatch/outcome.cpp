@@ -94,7 +94,11 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       reason = Bypass::kReplacedStorage;
       return CacheEntryPtr();
     }
-    const uint32_t version_bumps = version_of(now) - before.version;
+    // Views share a version with their base: counted once.
+    const bool counted = std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
+      return b.is_written && b.storage == before.storage;
+    });
+    const uint32_t version_bumps = counted ? 0 : version_of(now) - before.version;
     if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
         now.storage_offset() != before.storage_offset || storage_nbytes(now) != before.nbytes) {
       entry->changes.push_back(

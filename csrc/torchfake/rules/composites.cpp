@@ -5,6 +5,7 @@
 
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/rules/attention.h>
 #include <torchfake/rules/rules.h>
 
 #include <limits>
@@ -55,8 +56,9 @@ bool needs_values(const Call& call) {
   return false;
 }
 
-constexpr std::array<CompositeRule, 8> kRules = {{
+constexpr std::array<CompositeRule, 9> kRules = {{
     {"one_hot", &one_hot},
+    {"scaled_dot_product_attention", &scaled_dot_product_attention},
     {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
     {"ctc_loss.Tensor", &needs_values<2, 3>},
     {"_pad_packed_sequence", &needs_values<1>},

@@ -29,10 +29,46 @@ at::Tensor kaiser_window(
   return at::Tensor(at::detail::empty_meta({window_length + 1}, type)).narrow(0, 0, window_length);
 }
 
+at::Tensor kaiser_window_periodic(
+    int64_t window_length,
+    bool periodic,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  return kaiser_window(window_length, periodic, /*beta=*/12.0, dtype, layout, device, pin_memory);
+}
+
+at::Tensor kaiser_window_default(
+    int64_t window_length,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  return kaiser_window_periodic(window_length, /*periodic=*/true, dtype, layout, device, pin_memory);
+}
+
+// Pinned memory is host memory: a copy that keeps its strides.
+at::Tensor pin_memory(const at::Tensor& self, std::optional<at::Device> /*device*/) {
+  TORCH_CHECK(
+      claimed_device().is_cpu(), "cannot pin a tensor on ", claimed_device(), "; only dense CPU tensors can be pinned");
+  return at::detail::empty_strided_meta(self.sizes(), self.strides(), self.scalar_type());
+}
+
+bool is_pinned(const at::Tensor& /*self*/, std::optional<at::Device> /*device*/) {
+  return false;
+}
+
 }  // namespace
 
 KernelList factory_kernels() {
-  return {native_kernel<decltype(kaiser_window), &kaiser_window>("aten::kaiser_window.beta")};
+  return {
+      native_kernel<decltype(kaiser_window_default), &kaiser_window_default>("aten::kaiser_window"),
+      native_kernel<decltype(kaiser_window_periodic), &kaiser_window_periodic>("aten::kaiser_window.periodic"),
+      native_kernel<decltype(kaiser_window), &kaiser_window>("aten::kaiser_window.beta"),
+      native_kernel<decltype(pin_memory), &pin_memory>("aten::_pin_memory"),
+      native_kernel<decltype(is_pinned), &is_pinned>("aten::is_pinned"),
+  };
 }
 
 }  // namespace torchfake

@@ -21,8 +21,12 @@ at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   if (dims.size() == 1 && shifts.size() == 1) {
     const int64_t dim = at::maybe_wrap_dim(dims[0], self.dim());
     // The CPU puts two slices together; a GPU writes to a contiguous tensor.
-    return claimed_device().is_cpu() ? at::cat({self.narrow(dim, 0, 0), self}, dim)
-                                     : at::empty_like(self, at::MemoryFormat::Contiguous);
+    if (!claimed_device().is_cpu()) {
+      return at::empty_like(self, at::MemoryFormat::Contiguous);
+    }
+    const int64_t size = self.size(dim);
+    const int64_t start = ((size - shifts[0]) % size + size) % size;
+    return at::cat({self.narrow(dim, start, size - start), self.narrow(dim, 0, start)}, dim);
   }
   TORCH_CHECK(!shifts.empty(), "`shifts` required");
   if (dims.empty() && shifts.size() == 1) {

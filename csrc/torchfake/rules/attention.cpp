@@ -1,0 +1,197 @@
+// Attention: which kernel PyTorch would choose on the claimed device.
+#include <torchfake/rules/attention.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <c10/core/GradMode.h>
+
+#include <limits>
+
+namespace torchfake {
+
+namespace {
+
+struct Attention {
+  at::Tensor query, key, value;
+  std::optional<at::Tensor> mask;
+  double dropout;
+  bool is_causal;
+  std::optional<double> scale;
+  bool enable_gqa;
+};
+
+bool needs_grad(const at::Tensor& tensor) {
+  return c10::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+bool needs_grad(const Attention& a) {
+  return needs_grad(a.query) || needs_grad(a.key) || needs_grad(a.value);
+}
+
+// What both fused kernels ask of their inputs.
+bool fits_fused(const Attention& a) {
+  for (const at::Tensor* tensor : {&a.query, &a.key, &a.value}) {
+    if (tensor->dim() != 4 || tensor->stride(-1) != 1 || tensor->numel() == 0 ||
+        tensor->scalar_type() != a.query.scalar_type() || tensor->size(0) != a.query.size(0)) {
+      return false;
+    }
+  }
+  const bool same_heads = a.query.size(1) == a.key.size(1) && a.query.size(1) == a.value.size(1);
+  const bool grouped = a.enable_gqa && a.key.size(1) == a.value.size(1) && a.query.size(1) % a.key.size(1) == 0;
+  return same_heads || grouped;
+}
+
+bool is_low_precision(c10::ScalarType dtype) {
+  return dtype == c10::kHalf || dtype == c10::kBFloat16;
+}
+
+bool fits_flash(const Attention& a) {
+  return at::globalContext().userEnabledFlashSDP() && fits_fused(a) && is_low_precision(a.query.scalar_type()) &&
+      !a.mask && a.query.size(-1) == a.key.size(-1) && a.query.size(-1) == a.value.size(-1) &&
+      a.query.size(-1) <= 256 && !(a.is_causal && a.query.size(2) != a.key.size(2) && a.query.size(2) > a.key.size(2));
+}
+
+bool fits_efficient(const Attention& a) {
+  const c10::ScalarType dtype = a.query.scalar_type();
+  const int64_t alignment = dtype == c10::kFloat ? 4 : 8;
+  const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
+  return at::globalContext().userEnabledMemEfficientSDP() && fits_fused(a) && !a.enable_gqa &&
+      (is_low_precision(dtype) || dtype == c10::kFloat) && aligned && a.query.size(-1) == a.key.size(-1) &&
+      !(a.mask && a.mask->requires_grad());
+}
+
+at::Tensor pad_last_dim(const at::Tensor& tensor, int64_t multiple) {
+  const int64_t rest = tensor.size(-1) % multiple;
+  return rest == 0 ? tensor : at::constant_pad_nd(tensor, {0, multiple - rest}, 0);
+}
+
+at::Tensor flash(const Attention& a) {
+  const int64_t size = a.query.size(-1);
+  const double scale = a.scale.value_or(1.0 / std::sqrt(static_cast<double>(size)));
+  auto outputs = at::_scaled_dot_product_flash_attention(
+      pad_last_dim(a.query, 8),
+      pad_last_dim(a.key, 8),
+      pad_last_dim(a.value, 8),
+      a.dropout,
+      a.is_causal,
+      /*return_debug_mask=*/false,
+      scale);
+  const at::Tensor output = std::get<0>(outputs);
+  return size % 8 == 0 ? output : output.slice(-1, 0, size);
+}
+
+// A mask that is added, and as large as the scores.
+std::optional<at::Tensor> bias_of(const Attention& a) {
+  if (!a.mask) {
+    return std::nullopt;
+  }
+  at::Tensor bias = *a.mask;
+  if (bias.scalar_type() == c10::kBool) {
+    const auto options = a.query.options();
+    bias = at::where(
+        bias,
+        at::scalar_tensor(0.0, options),
+        at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+  }
+  const int64_t keys = bias.size(-1);
+  const int64_t rest = keys % 16;
+  if (rest != 0) {
+    bias = at::constant_pad_nd(bias, {0, 16 - rest}, 0).slice(-1, 0, keys);
+  }
+  return bias.expand({a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
+}
+
+at::Tensor efficient(const Attention& a) {
+  auto outputs = at::_scaled_dot_product_efficient_attention(
+      a.query, a.key, a.value, bias_of(a), /*compute_log_sumexp=*/needs_grad(a), a.dropout, a.is_causal, a.scale);
+  return std::get<0>(outputs);
+}
+
+at::Tensor math(const Attention& a) {
+  std::optional<at::Tensor> mask = a.mask;
+  if (mask && mask->scalar_type() == c10::kBool) {
+    const auto options = a.query.options();
+    mask = at::where(
+        *mask,
+        at::scalar_tensor(0.0, options),
+        at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+  }
+  auto outputs = at::_scaled_dot_product_attention_math(
+      a.query, a.key, a.value, mask, a.dropout, a.is_causal, std::nullopt, a.scale, a.enable_gqa);
+  return std::get<0>(outputs);
+}
+
+void check(const Attention& a) {
+  TORCH_CHECK(
+      a.query.scalar_type() == a.key.scalar_type() && a.query.scalar_type() == a.value.scalar_type(),
+      "Expected query, key, and value to have the same dtype, but got query.dtype: ",
+      a.query.scalar_type(),
+      " key.dtype: ",
+      a.key.scalar_type(),
+      " and value.dtype: ",
+      a.value.scalar_type(),
+      " instead.");
+  TORCH_CHECK(
+      a.query.device() == a.key.device() && a.query.device() == a.value.device(),
+      "Expected query, key, and value to have the same device type, but got query.device: ",
+      a.query.device(),
+      " key.device: ",
+      a.key.device(),
+      " and value.device: ",
+      a.value.device(),
+      " instead.");
+  TORCH_CHECK(
+      a.query.dim() >= 2 && a.key.dim() >= 2 && a.value.dim() >= 2,
+      "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: ",
+      a.query.dim(),
+      " key.dim: ",
+      a.key.dim(),
+      " and value.dim: ",
+      a.value.dim(),
+      " instead.");
+  TORCH_CHECK(
+      !a.mask || a.mask->scalar_type() == c10::kBool || a.mask->scalar_type() == a.query.scalar_type() ||
+          a.mask->scalar_type() == c10::kFloat,
+      "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: ",
+      a.mask ? a.mask->scalar_type() : c10::kBool,
+      " and  query.dtype: ",
+      a.query.scalar_type(),
+      " instead.");
+}
+
+}  // namespace
+
+// scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
+bool scaled_dot_product_attention(const Call& call) {
+  const Attention a{
+      call.arg(0).toTensor(),
+      call.arg(1).toTensor(),
+      call.arg(2).toTensor(),
+      call.arg(3).toOptional<at::Tensor>(),
+      call.arg(4).toDouble(),
+      call.arg(5).toBool(),
+      call.arg(6).toOptional<double>(),
+      call.arg(7).toBool()};
+  if (a.query.device().is_cpu()) {
+    return false;  // PyTorch chooses among its CPU kernels by the same metadata
+  }
+  check(a);
+  at::Tensor output;
+  if (a.query.device().is_cuda() && fits_flash(a)) {
+    output = flash(a);
+  } else if (a.query.device().is_cuda() && fits_efficient(a)) {
+    output = efficient(a);
+  } else {
+    output = math(a);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(output));
+  return true;
+}
+
+}  // namespace torchfake

@@ -1,0 +1,13 @@
+// Attention: which kernel PyTorch would choose on the claimed device.
+#pragma once
+
+#include <torchfake/dispatch/call.h>
+
+namespace torchfake {
+
+// The choice that PyTorch makes in C++ it has only for devices it was built with. This makes it for the others: flash or
+// memory-efficient attention on claimed CUDA where the inputs fit, the plain formula everywhere else. Returns false, and
+// leaves the call to PyTorch, on the CPU.
+bool scaled_dot_product_attention(const Call& call);
+
+}  // namespace torchfake
