@@ -1,7 +1,10 @@
 // Absent devices: Python's own initialisation of them is turned off, and its error kept for real tensors.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
 
 #include "bindings.h"
@@ -35,12 +38,34 @@ void raise_as_uninitialised(c10::DeviceType type) {
 void bind_devices(pybind11::module_& module) {
   module.def("_stand_in_for_absent_devices", [] {
     for (const c10::DeviceType type : absent_device_types()) {
-      if (torch::utils::is_device_lazy_init_supported(type)) {
+      // A backend of somebody else's: its error cannot be kept (it may register a fallback of its own), so its
+      // initialisation is left out only in the mode.
+      if (torch::utils::is_device_lazy_init_supported(type) && type != c10::kPrivateUse1) {
         torch::utils::set_requires_device_init(type, false);
       }
     }
     set_absent_device_hook(&raise_as_uninitialised);
   });
+  module.def("_skip_init_of_other_backends", [](bool skip) {
+    const auto& absent = absent_device_types();
+    if (std::find(absent.begin(), absent.end(), c10::kPrivateUse1) != absent.end()) {
+      torch::utils::set_requires_device_init(c10::kPrivateUse1, !skip);
+    }
+  });
+  // Makes `index` the current device of an absent type, on this thread; None leaves it. Returns what it was.
+  module.def(
+      "exchange_device",
+      [](const std::string& type, std::optional<int> index) {
+        const c10::DeviceType device_type = c10::Device(type).type();
+        const auto* guard = c10::impl::getDeviceGuardImpl(device_type);
+        const c10::Device before = guard->getDevice();
+        if (index) {
+          guard->setDevice(normalize_device(c10::Device(device_type, static_cast<c10::DeviceIndex>(*index))));
+        }
+        return static_cast<int>(before.index());
+      },
+      pybind11::arg("type"),
+      pybind11::arg("index"));
 }
 
 }  // namespace torchfake

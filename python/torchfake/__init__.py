@@ -18,6 +18,7 @@ from torchfake import (
     _amp,
     _autograd,
     _creation,
+    _cuda,
     _data,
     _init,
     _legacy_types,
@@ -83,6 +84,7 @@ _C._stand_in_for_absent_devices()
 _amp.install()
 _autograd.install()
 _creation.install()
+_cuda.install()
 _data.install()
 _init.install()
 _legacy_types.install()

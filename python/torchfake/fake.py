@@ -59,6 +59,7 @@ class fake_mode(contextlib.ContextDecorator):  # a verb in the ancestor, so lowe
         entered = _C.EnteredFakeMode(fake_cuda=self.fake_cuda, known_values=self.known_values)
         # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
         torch._C._set_only_lift_cpu_tensors(True)
+        _C._skip_init_of_other_backends(True)
         self._entered.append((entered, lifts_cpu_only))
         return self
 
@@ -71,6 +72,7 @@ class fake_mode(contextlib.ContextDecorator):  # a verb in the ancestor, so lowe
         entered, lifts_cpu_only = self._entered.pop()
         torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
         entered.leave()
+        _C._skip_init_of_other_backends(_C.in_fake_mode())
 
 
 class no_fake_mode(contextlib.ContextDecorator):

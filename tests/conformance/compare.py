@@ -1,4 +1,4 @@
-"""Runs one operator for real and on fakes, and compares what comes out in metadata."""
+"""Runs one call for real and on fakes, and compares what comes out in metadata."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from engines import Engine, fake_tree
 from torch.utils import _pytree as pytree
 
-import torchfake
+#: Outcomes of one comparison that are as they should be.
+SAME = "same"
+BOTH_REFUSE = "both refuse"
+REFUSED_WITH_VALUES = "refused where values are known"  # the values are what is wrong: only known fakes can tell
+DATA_DEPENDENT = "data-dependent"  # declared, and right where the values are known
+#: Outcomes that are not.
+DIFFERENT = "different"
+FAKE_RAISES = "fake raises"
+FAKE_ACCEPTS = "fake accepts"
+OTHER_ERROR = "fake raises another type"
+NOT_ANSWERED = "data-dependent with known values"
+CRASH = "crash"
+#: Nothing to compare.
+NO_SAMPLES = "no samples"
+REAL_ACCEPTS = "real accepts"
+NOT_MATCHED = "not matched"
 
-#: Outcomes of one comparison.
-SAME, DIFFERENT, DECLARED, FAKE_RAISES, FAKE_ACCEPTS, BOTH_RAISE = (
-    "same",
-    "different",
-    "data-dependent",
-    "fake raises",
-    "fake accepts",
-    "both raise",
-)
+FAILURES = (DIFFERENT, FAKE_RAISES, FAKE_ACCEPTS, OTHER_ERROR, NOT_ANSWERED, CRASH)
 
 
 @dataclass(frozen=True)
@@ -28,8 +36,35 @@ class Result:
     detail: str = ""
 
 
-def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor]) -> dict[str, Any]:
-    """Everything of a tensor that has to agree, with its place among the inputs."""
+@dataclass(frozen=True)
+class Case:
+    """One comparison of one suite: `variant` says how the inputs and the call were changed."""
+
+    suite: str
+    subject: str
+    variant: str
+    sample: int
+    result: Result
+
+    @property
+    def failed(self) -> bool:
+        return self.result.outcome in FAILURES
+
+    def __str__(self) -> str:
+        return f"{self.subject} [{self.variant}] {self.sample}: {self.result.outcome}: {self.result.detail}"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a call gave: a row per tensor, or the exception."""
+
+    rows: list[Any]
+    error: Exception | None = None
+    not_fake: bool = False
+
+
+def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor], before: list[torch.Tensor]) -> dict[str, Any]:
+    """Everything of a tensor that has to agree, with its place among the inputs and the outputs before it."""
     row: dict[str, Any] = {
         "size": tuple(tensor.shape),
         "dtype": tensor.dtype,
@@ -43,7 +78,7 @@ def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor]) -> dict[str, Any]
         row["conj"] = tensor.is_conj()
         row["neg"] = tensor.is_neg()
         row["is"] = next((i for i, other in enumerate(inputs) if other is tensor), None)
-        row["shares"] = next((i for i, other in enumerate(inputs) if shares_storage(tensor, other)), None)
+        row["shares"] = next((i for i, other in enumerate(inputs + before) if shares_storage(tensor, other)), None)
     return row
 
 
@@ -74,60 +109,109 @@ def gradients(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[t
 
 
 def describe(outputs: Any, inputs: list[torch.Tensor], with_gradients: bool) -> list[Any]:
+    """Outputs, what is no tensor among them, gradients, and the inputs as the call left them."""
     tensors = tensors_in(outputs)
-    rows: list[Any] = [metadata(t, inputs) for t in tensors]
+    rows: list[Any] = [metadata(t, inputs, tensors[:i]) for i, t in enumerate(tensors)]
     rows.append([type(leaf).__name__ for leaf in pytree.tree_leaves(outputs) if not isinstance(leaf, torch.Tensor)])
     if with_gradients:
         grads = gradients(tensors, inputs)
-        rows.append(None if grads is None else [None if g is None else metadata(g, []) for g in grads])
+        rows.append(None if grads is None else [None if g is None else metadata(g, [], []) for g in grads])
+    rows.extend(metadata(t, [], []) for t in inputs)
     return rows
 
 
 def difference(real: list[Any], fake: list[Any]) -> str:
-    for i, (a, b) in enumerate(zip(real, fake, strict=False)):
-        if a != b:
-            if isinstance(a, dict) and isinstance(b, dict):
-                wrong = {key: (a[key], b.get(key)) for key in a if a[key] != b.get(key)}
-                return f"output {i}: " + ", ".join(f"{key} real {r} fake {f}" for key, (r, f) in wrong.items())
-            return f"part {i}: real {a} fake {b}"
-    return "" if len(real) == len(fake) else f"real has {len(real)} parts, fake {len(fake)}"
+    """The first disagreement in words; empty if there is none."""
+    if len(real) != len(fake):
+        return f"real has {len(real)} parts, fake {len(fake)}"
+    for i, (a, b) in enumerate(zip(real, fake, strict=True)):
+        if a == b:
+            continue
+        if isinstance(a, dict) and isinstance(b, dict):
+            return f"part {i}: {_difference_of_rows(a, b)}"
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            j = next(j for j in range(len(a)) if a[j] != b[j])
+            if isinstance(a[j], dict) and isinstance(b[j], dict):
+                return f"gradient {j}: {_difference_of_rows(a[j], b[j])}"
+        return f"part {i}: real {a} fake {b}"
+    return ""
+
+
+def _difference_of_rows(real: dict[str, Any], fake: dict[str, Any]) -> str:
+    wrong = [key for key in {**real, **fake} if real.get(key) != fake.get(key)]
+    return ", ".join(f"{key} real {real.get(key)} fake {fake.get(key)}" for key in wrong)
+
+
+def observe_real(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> Observation:
+    args, kwargs = copy_tree(arguments)
+    torch.manual_seed(0)
+    try:
+        return Observation(describe(function(*args, **kwargs), tensors_in((args, kwargs)), with_gradients))
+    except Exception as error:
+        return Observation([], error.with_traceback(None))
+
+
+def observe_fake(
+    engine: Engine,
+    function: Callable[..., Any],
+    arguments: Any,
+    with_gradients: bool,
+    *,
+    known: bool = False,
+    devices: list[str] | None = None,
+) -> Observation:
+    try:
+        for _ in range(engine.calls):
+            session = engine.session(known)
+            args, kwargs = fake_tree(session, copy_tree(arguments), devices)
+            with session.inside():
+                outputs = function(*args, **kwargs)
+                rows = describe(outputs, tensors_in((args, kwargs)), with_gradients)
+                not_fake = not all(engine.is_fake(t) for t in tensors_in(outputs))
+        return Observation(rows, not_fake=not_fake)
+    except Exception as error:
+        return Observation([], error.with_traceback(None))
+
+
+def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
+    """What a fake run is worth, held against the real one."""
+    if fake.error is not None:
+        said = f"{type(fake.error).__name__}: {str(fake.error)[:300]}"
+        if isinstance(fake.error, engine.declares):
+            return Result(NOT_ANSWERED, said)
+        if real.error is None:
+            return Result(FAKE_RAISES, said)
+        if isinstance(fake.error, type(real.error)):
+            return Result(BOTH_REFUSE)
+        return Result(OTHER_ERROR, f"real {type(real.error).__name__}: {str(real.error)[:150]}; fake {said}")
+    if real.error is not None:
+        return Result(FAKE_ACCEPTS, f"real {type(real.error).__name__}: {str(real.error)[:200]}")
+    if fake.not_fake:
+        return Result(DIFFERENT, "an output is not fake")
+    detail = difference(real.rows, fake.rows)
+    return Result(DIFFERENT, detail) if detail else Result(SAME)
 
 
 def compare(
-    function: Callable[..., Any],
-    arguments: tuple[tuple[Any, ...], dict[str, Any]],
-    *,
-    known: bool = False,
-    with_gradients: bool = True,
+    engine: Engine, function: Callable[..., Any], arguments: Any, *, with_gradients: bool = True
 ) -> Result:
-    """Calls `function` on copies of the arguments, real and fake. `known` keeps the values of the fakes."""
-    args, kwargs = arguments
-    real_args, real_kwargs = copy_tree((args, kwargs))
-    fake_args, fake_kwargs = fake_tree((args, kwargs), known)
-    real_inputs, fake_inputs = tensors_in((real_args, real_kwargs)), tensors_in((fake_args, fake_kwargs))
-    real_error: Exception | None = None
-    torch.manual_seed(0)
-    try:
-        real = describe(function(*real_args, **real_kwargs), real_inputs, with_gradients)
-    except Exception as error:
-        real_error = error
-    try:
-        with torchfake.fake_mode():
-            outputs = function(*fake_args, **fake_kwargs)
-            fake = describe(outputs, fake_inputs, with_gradients)
-            not_fake = [t for t in tensors_in(outputs) if not torchfake.is_fake(t)]
-    except (torchfake.DataDependentOutputException, torchfake.DynamicOutputShapeException) as error:
-        return Result(BOTH_RAISE if real_error else DECLARED, str(error))
-    except Exception as error:
-        if real_error is not None:
-            return Result(BOTH_RAISE, f"real {type(real_error).__name__}, fake {type(error).__name__}")
-        return Result(FAKE_RAISES, f"{type(error).__name__}: {str(error)[:300]}")
-    if real_error is not None:
-        return Result(FAKE_ACCEPTS, f"real {type(real_error).__name__}: {str(real_error)[:200]}")
-    if not_fake:
-        return Result(DIFFERENT, "an output is not fake")
-    detail = difference(real, fake)
-    return Result(DIFFERENT, detail) if detail else Result(SAME)
+    """Calls `function` on copies of the arguments `(args, kwargs)`, real and fake.
+
+    Where values decide, fakes that know theirs have to answer: a call that unknown ones declare data-dependent, and
+    one that real PyTorch refuses and unknown ones accept, is made on known fakes as well.
+    """
+    real = observe_real(function, arguments, with_gradients)
+    result = judge(engine, real, observe_fake(engine, function, arguments, with_gradients))
+    if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
+        return result
+    if not engine.knows_values:
+        return Result(DATA_DEPENDENT, result.detail) if result.outcome == NOT_ANSWERED else result
+    known = judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=True))
+    if known.outcome == SAME:
+        return Result(DATA_DEPENDENT, result.detail)
+    if known.outcome == BOTH_REFUSE:
+        return Result(REFUSED_WITH_VALUES)
+    return result if result.outcome == FAKE_ACCEPTS else known
 
 
 def copy_tree(tree: Any) -> Any:
@@ -135,8 +219,10 @@ def copy_tree(tree: Any) -> Any:
     storages: dict[int, torch.UntypedStorage] = {}
 
     def copy(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_nested:
-            return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.layout != torch.strided or value.is_nested or value.is_quantized:
+            return value.detach().clone().requires_grad_(value.requires_grad)
         key = value.untyped_storage()._cdata
         if key not in storages:
             storages[key] = value.untyped_storage().clone()
@@ -147,19 +233,7 @@ def copy_tree(tree: Any) -> Any:
             new = torch._conj(new)
         if value.is_neg():
             new = torch._neg_view(new)
-        return new.requires_grad_(value.requires_grad)
+        new = new.detach().requires_grad_(value.requires_grad)
+        return torch.nn.Parameter(new, value.requires_grad) if isinstance(value, torch.nn.Parameter) else new
 
     return pytree.tree_map(copy, tree)
-
-
-def fake_tree(tree: Any, known: bool) -> Any:
-    def convert(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if known and value.layout == torch.strided and not value.is_nested:
-            with torchfake.fake_mode():
-                return torch.ops.aten.lift_fresh_copy(value.detach()).requires_grad_(value.requires_grad)
-        return torchfake.to_fake(value)
-
-    with torchfake.fake_mode():
-        return pytree.tree_map(convert, tree)

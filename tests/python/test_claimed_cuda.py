@@ -80,12 +80,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def test_a_storage_claims_the_device_of_its_tensor() -> None:
-    with fake_mode():
-        assert torch.empty(2, device="cuda:1").untyped_storage().device == CUDA1
-        assert torch.empty(2).untyped_storage().device == torch.device("cpu")
-
-
 def shape_of(output: Any) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in torch.utils._pytree.tree_leaves(output)]
 

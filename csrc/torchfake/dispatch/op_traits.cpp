@@ -86,7 +86,8 @@ bool takes_shape_only(std::string_view base) {
 ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
   const bool uninitialised = starts_with(base, "empty") || starts_with(base, "new_empty") ||
       starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
-      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor";
+      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor" ||
+      base == "_pin_memory";
   if (is_random || uninitialised) {
     return ValueSource::kNone;
   }

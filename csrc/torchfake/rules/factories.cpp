@@ -48,13 +48,6 @@ at::Tensor kaiser_window_default(
   return kaiser_window_periodic(window_length, /*periodic=*/true, dtype, layout, device, pin_memory);
 }
 
-// Pinned memory is host memory: a copy that keeps its strides.
-at::Tensor pin_memory(const at::Tensor& self, std::optional<at::Device> /*device*/) {
-  TORCH_CHECK(
-      claimed_device().is_cpu(), "cannot pin a tensor on ", claimed_device(), "; only dense CPU tensors can be pinned");
-  return at::detail::empty_strided_meta(self.sizes(), self.strides(), self.scalar_type());
-}
-
 bool is_pinned(const at::Tensor& /*self*/, std::optional<at::Device> /*device*/) {
   return false;
 }
@@ -66,7 +59,6 @@ KernelList factory_kernels() {
       native_kernel<decltype(kaiser_window_default), &kaiser_window_default>("aten::kaiser_window"),
       native_kernel<decltype(kaiser_window_periodic), &kaiser_window_periodic>("aten::kaiser_window.periodic"),
       native_kernel<decltype(kaiser_window), &kaiser_window>("aten::kaiser_window.beta"),
-      native_kernel<decltype(pin_memory), &pin_memory>("aten::_pin_memory"),
       native_kernel<decltype(is_pinned), &is_pinned>("aten::is_pinned"),
   };
 }

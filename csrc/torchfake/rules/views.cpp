@@ -1,4 +1,4 @@
-// Rules for views with free geometry: a meta kernel does not check that they stay inside the storage, a real one does.
+// Rules about storages: views with free geometry, which a real kernel keeps inside the storage, and pinned memory.
 #include <ATen/native/Resize.h>
 
 #include <torchfake/rules/rules.h>
@@ -21,11 +21,24 @@ RuleResult as_strided(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// _pin_memory(self, device=None): host memory of another kind, so a copy that keeps its strides.
+RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  TORCH_CHECK(self.is_cpu(), "cannot pin a tensor on ", self.device(), "; only dense CPU tensors can be pinned");
+  at::Tensor copy = self.clone(at::MemoryFormat::Preserve);
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(copy));
+  return RuleResult::kAnswered;
+}
+
 }  // namespace
 
 Rule find_view_rule(std::string_view name, std::string_view overload) {
   if ((name == "aten::as_strided" || name == "aten::as_strided_") && overload.empty()) {
     return &as_strided;
+  }
+  if (name == "aten::_pin_memory" && overload.empty()) {
+    return &pin_memory;
   }
   return nullptr;
 }

@@ -1,0 +1,59 @@
+"""The current CUDA device, where PyTorch has none: `torch.cuda.device(1)`, `set_device`, `current_device` in the mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchfake import _C
+
+_original: dict[str, Callable[..., Any]] = {}
+
+
+def _exchange_device(device: int | None) -> int:
+    if device is not None and device < 0:
+        return -1
+    return _C.exchange_device("cuda", device)
+
+
+def _set_device(device: Any) -> None:
+    _exchange_device(torch.cuda._utils._get_device_index(device, optional=True))
+
+
+def _current_device() -> int:
+    return _C.exchange_device("cuda", None)
+
+
+def _synchronize(device: Any = None) -> None:
+    """Nothing runs on a claimed device, so there is nothing to wait for."""
+
+
+_IN_THE_MODE: dict[str, Callable[..., Any]] = {
+    "_exchange_device": _exchange_device,
+    "_maybe_exchange_device": _exchange_device,
+    "set_device": _set_device,
+    "current_device": _current_device,
+    "synchronize": _synchronize,
+}
+
+
+def _wrap(name: str) -> Callable[..., Any]:
+    original, in_the_mode = _original[name], _IN_THE_MODE[name]
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return (in_the_mode if _C.in_fake_mode() else original)(*args, **kwargs)
+
+    function.__name__ = name
+    function.__doc__ = original.__doc__
+    return function
+
+
+def install() -> None:
+    """Puts them in place, only in a PyTorch that was built without CUDA."""
+    if torch.backends.cuda.is_built():
+        return
+    for name in _IN_THE_MODE:
+        _original[name] = getattr(torch.cuda, name)
+        setattr(torch.cuda, name, _wrap(name))

@@ -1,0 +1,148 @@
+"""The engines under comparison: torchfake, and PyTorch's own FakeTensorMode as its peer.
+
+Each is imported only where it runs: torchfake stands in for absent devices as soon as it is loaded, which would help
+the peer over what it cannot do alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+
+CACHE_MODES = ("off", "on", "cross-check")
+
+
+class Session(Protocol):
+    """One mode, for one call: inputs are converted first, the call runs inside."""
+
+    def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor: ...
+    def inside(self) -> contextlib.AbstractContextManager[Any]: ...
+
+
+class Engine(Protocol):
+    name: str
+    #: Whether its fakes can keep their values.
+    knows_values: bool
+    #: Whether gradients can be asked of fakes that claim a device this machine lacks.
+    differentiates_absent_devices: bool
+    #: How often a call is made: the second time a cache, where there is one, has the answer.
+    calls: int
+    #: Exceptions that say: the answer depends on values.
+    declares: tuple[type[Exception], ...]
+
+    def session(self, known: bool = False) -> Session: ...
+    def is_fake(self, tensor: torch.Tensor) -> bool: ...
+
+
+class Torchfake:
+    """torchfake, with its cache off, on, or checked at every hit."""
+
+    name = "torchfake"
+    knows_values = True
+    differentiates_absent_devices = True
+
+    def __init__(self, cache: str = "on") -> None:
+        import torchfake
+
+        if cache not in CACHE_MODES:
+            raise ValueError(f"cache must be one of {', '.join(CACHE_MODES)}, got {cache}")
+        self.cache = cache
+        self.calls = 1 if cache == "off" else 2
+        self.declares = (torchfake.DataDependentOutputException, torchfake.DynamicOutputShapeException)
+        self.is_fake = torchfake.is_fake
+
+    def session(self, known: bool = False) -> Session:
+        return _TorchfakeSession(self.cache, known)
+
+
+class _TorchfakeSession:
+    def __init__(self, cache: str, known: bool) -> None:
+        import torchfake
+
+        self.known = known
+        self.cache = cache
+        self.mode = torchfake.fake_mode(known_values=1 << 20) if known else torchfake.fake_mode()
+
+    def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+        import torchfake
+
+        if not self.known or tensor.layout != torch.strided or tensor.is_nested:
+            return torchfake.to_fake(tensor, device=device)
+        with self.mode:
+            fake = torchfake._C.lift(tensor.detach())
+            if device is not None:
+                fake = fake.to(device)
+            return fake.requires_grad_(tensor.requires_grad)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        import torchfake
+
+        caches = {
+            "off": torchfake.disable_fake_tensor_cache,
+            "on": contextlib.nullcontext,
+            "cross-check": torchfake.cross_check_cache,
+        }
+        with self.mode, caches[self.cache]():
+            yield
+
+
+class Peer:
+    """PyTorch's own FakeTensorMode."""
+
+    name = "FakeTensorMode"
+    knows_values = False
+    differentiates_absent_devices = False  # the process would be aborted
+    calls = 1
+
+    def __init__(self) -> None:
+        from torch._subclasses import fake_tensor
+
+        self.declares = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+    def is_fake(self, tensor: torch.Tensor) -> bool:
+        from torch._subclasses.fake_tensor import is_fake
+
+        return is_fake(tensor)
+
+    def session(self, known: bool = False) -> Session:
+        if known:
+            raise ValueError("FakeTensorMode keeps no values")
+        return _PeerSession()
+
+
+class _PeerSession:
+    def __init__(self) -> None:
+        from torch._subclasses import FakeTensorMode
+
+        self.mode = FakeTensorMode()
+
+    def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+        if device is None or torch.device(device) == tensor.device:
+            return self.mode.from_tensor(tensor)
+        with self.mode:
+            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+        return fake.requires_grad_(tensor.requires_grad)
+
+    def inside(self) -> contextlib.AbstractContextManager[Any]:
+        return self.mode
+
+
+def make_engine(name: str, cache: str = "on") -> Engine:
+    return Peer() if name == Peer.name else Torchfake(cache)
+
+
+def fake_tree(session: Session, tree: Any, devices: list[str] | None = None) -> Any:
+    """The tree with its tensors fake; `devices` says, tensor by tensor, what each claims instead of its own."""
+    claims = iter(devices) if devices is not None else None
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return session.fake(value, next(claims) if claims is not None else None)
+
+    return pytree.tree_map(convert, tree)
