@@ -69,9 +69,7 @@ def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **k
 
 
 def _tolist(self: Tensor) -> Any:
-    on_cpu = self.detach().cpu()
-    if on_cpu._is_zerotensor():
-        on_cpu = on_cpu.clone()  # zeros without memory get some
+    on_cpu = self.detach().cpu().clone()  # a copy has memory of its own, whatever part of one this is
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
         raise no_data("tolist")
     return _original["tolist"](on_cpu)

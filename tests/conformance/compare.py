@@ -192,9 +192,7 @@ def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
     return Result(DIFFERENT, detail) if detail else Result(SAME)
 
 
-def compare(
-    engine: Engine, function: Callable[..., Any], arguments: Any, *, with_gradients: bool = True
-) -> Result:
+def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, with_gradients: bool = True) -> Result:
     """Calls `function` on copies of the arguments `(args, kwargs)`, real and fake.
 
     Where values decide, fakes that know theirs have to answer: a call that unknown ones declare data-dependent, and
@@ -226,7 +224,7 @@ def copy_tree(tree: Any) -> Any:
         key = value.untyped_storage()._cdata
         if key not in storages:
             storages[key] = value.untyped_storage().clone()
-        new = torch.empty(0, dtype=value.dtype).set_(
+        new = torch.empty(0, dtype=value.dtype, device=value.device).set_(
             storages[key], value.storage_offset(), value.shape, value.stride()
         )
         if value.is_conj():

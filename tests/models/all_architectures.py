@@ -277,9 +277,9 @@ def main() -> None:
             progress.update(bar, advance=1, description=f"{outcome.model_type} {outcome.status}", refresh=True)
             if not sys.stderr.isatty() and len(outcomes) % 50 == 0:
                 print(f"{len(outcomes)} of {len(tasks)}", file=sys.stderr, flush=True)
+            if options.json:  # each time, so that a sweep cut short leaves what it found
+                options.json.write_text(json.dumps([dataclasses.asdict(each) for each in outcomes], indent=1))
     print_results(outcomes, console)
-    if options.json:
-        options.json.write_text(json.dumps([dataclasses.asdict(outcome) for outcome in outcomes], indent=1))
 
 
 if __name__ == "__main__":

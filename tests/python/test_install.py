@@ -62,6 +62,12 @@ def test_a_cpp_program_builds_against_the_installed_package_and_runs_70_b_parame
     assert int(memory[1]) < 600
 
 
+def test_the_cpp_in_the_readme_is_taken_from_the_example_that_is_built() -> None:
+    [snippet] = re.findall(r"```cpp\n(.*?)```", (REPOSITORY / "README.md").read_text(), flags=re.DOTALL)
+    example = (REPOSITORY / "examples" / "cpp" / "decoder70b.cpp").read_text().splitlines()
+    assert [line for line in snippet.splitlines() if line and line not in example] == []
+
+
 @installed
 def test_the_public_headers_are_installed_and_no_others() -> None:
     headers = {str(path.relative_to(PACKAGE / "include")) for path in (PACKAGE / "include").rglob("*.h")}

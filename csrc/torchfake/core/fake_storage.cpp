@@ -68,9 +68,25 @@ void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusi
     context->retired = std::move(context->known);
   }
   context->known = std::move(bytes);
+  complete_known_bytes(storage);
+}
+
+void begin_known_bytes(
+    c10::StorageImpl* storage,
+    c10::Device device,
+    c10::intrusive_ptr<c10::StorageImpl> bytes,
+    c10::intrusive_ptr<c10::StorageImpl> unknown) {
+  StorageContext* context = ensure_context(storage, device);
+  context->known = std::move(bytes);
+  context->unknown = std::move(unknown);
+}
+
+void complete_known_bytes(c10::StorageImpl* storage) {
+  StorageContext* context = storage_context(storage);
+  context->unknown.reset();
   // On a claimed CPU the bytes are where a real tensor would have them, so tolist(), numpy() and C++ code that reads
   // lengths through a pointer find them. On any other device a pointer would not be readable here.
-  if (device.is_cpu()) {
+  if (context->device.is_cpu()) {
     repoint(storage, context->known->mutable_data());
     compat::clear_write_hook(storage);
   }
@@ -82,6 +98,7 @@ void forget_known_bytes(c10::StorageImpl* storage) {
     return;
   }
   context->retired = std::move(context->known);
+  context->unknown.reset();
   repoint(storage, nullptr);
   compat::set_write_hook(storage, &refuse_data);
 }

@@ -26,8 +26,10 @@ struct StorageContext {
   c10::Device device{c10::kCPU};
   size_t nbytes = 0;
   std::shared_ptr<StorageObserver> observer;
-  // A CPU storage of the same size with the real bytes; null when they are not known.
+  // A CPU storage of the same size with the real bytes; null when none of them is known.
   c10::intrusive_ptr<c10::StorageImpl> known;
+  // Of the same size: 0xFF for every byte that is not known yet. Null when all of them are.
+  c10::intrusive_ptr<c10::StorageImpl> unknown;
   // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
   c10::intrusive_ptr<c10::StorageImpl> retired;
 
@@ -42,8 +44,8 @@ inline StorageContext* storage_context(c10::StorageImpl* storage) {
   return static_cast<StorageContext*>(storage->_mutable_data_ptr_no_checks().get_context());
 }
 
-// The real bytes behind a fake storage, or null where they are not known.
-inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
+// The real bytes behind a fake storage, as far as they are known; null where none is.
+inline c10::StorageImpl* partly_known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr || !context->known) {
     return nullptr;
@@ -52,8 +54,25 @@ inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
   return context->known->nbytes() == storage->nbytes() ? context->known.get() : nullptr;
 }
 
+// The real bytes behind a fake storage, or null where some are not known.
+inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
+  c10::StorageImpl* bytes = partly_known_bytes(storage);
+  return bytes == nullptr || storage_context(storage)->unknown ? nullptr : bytes;
+}
+
 // From now on the values of `storage` are those of `bytes`, a CPU storage of the same size.
 void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes);
+
+// From now on values of `storage` are known one by one, as they are written: none yet. `bytes` is a CPU storage of the
+// same size, `unknown` another, filled with 0xFF.
+void begin_known_bytes(
+    c10::StorageImpl* storage,
+    c10::Device device,
+    c10::intrusive_ptr<c10::StorageImpl> bytes,
+    c10::intrusive_ptr<c10::StorageImpl> unknown);
+
+// The last of them has been written.
+void complete_known_bytes(c10::StorageImpl* storage);
 
 // From now on the values of `storage` are not known. Does nothing where they were not.
 void forget_known_bytes(c10::StorageImpl* storage);

@@ -7,7 +7,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/fake_storage.h>
 #include <torchfake/dispatch/plain_cpu.h>
+
+#include <cstring>
 
 namespace torchfake {
 
@@ -22,10 +25,53 @@ bool is_zero_tensor(const FakeTensorImpl& fake) {
   return fake.key_set().has(c10::DispatchKey::ZeroTensor);
 }
 
+// As many elements as a tensor may have to become known piece by piece.
+constexpr int64_t kPartialLimit = 64;
+
+at::Tensor mask_of_unknown(const FakeTensorImpl& fake) {
+  return cpu_tensor_over(storage_context(storage_of(fake))->unknown, fake);
+}
+
+// Whether the bytes of this view have all been written, in a storage that is known in part.
+bool is_written_whole(const FakeTensorImpl& fake) {
+  if (fake.is_conj() || fake.is_neg()) {
+    return false;
+  }
+  PlainCpu plain;
+  return !mask_of_unknown(fake).contiguous().reshape({-1}).view(c10::kByte).any().item<bool>();
+}
+
 bool is_known(const FakeTensorImpl& fake, int64_t limit) {
+  if (fake.numel() > limit) {
+    return false;
+  }
+  if (is_zero_tensor(fake)) {
+    return true;
+  }
   c10::StorageImpl* storage = storage_of(fake);
-  return fake.numel() <= limit &&
-      (is_zero_tensor(fake) || (storage != nullptr && known_bytes(storage) != nullptr));
+  if (storage == nullptr || partly_known_bytes(storage) == nullptr) {
+    return false;
+  }
+  return storage_context(storage)->unknown == nullptr || is_written_whole(fake);
+}
+
+// The values of a few elements will be known when they are written.
+void expect_values(const FakeTensorImpl& fake) {
+  const size_t nbytes = storage_of(fake)->nbytes();
+  c10::intrusive_ptr<c10::StorageImpl> unknown = zero_bytes(nbytes);
+  std::memset(unknown->mutable_data(), 0xFF, nbytes);
+  begin_known_bytes(storage_of(fake), fake.claimed_device(), zero_bytes(nbytes), std::move(unknown));
+}
+
+// The values of this view have been written.
+void mark_written(const FakeTensorImpl& fake) {
+  PlainCpu plain;
+  mask_of_unknown(fake).zero_();
+  const c10::StorageImpl& unknown = *storage_context(storage_of(fake))->unknown;
+  const auto* bytes = static_cast<const char*>(unknown.data());
+  if (std::all_of(bytes, bytes + unknown.nbytes(), [](char byte) { return byte == 0; })) {
+    complete_known_bytes(storage_of(fake));
+  }
 }
 
 // An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
@@ -72,6 +118,16 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
 
 }  // namespace
 
+namespace {
+
+// A real tensor over the bytes behind a fake, known or not.
+at::Tensor real_view(const FakeTensorImpl& fake) {
+  return cpu_tensor_over(
+      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(partly_known_bytes(storage_of(fake))), fake);
+}
+
+}  // namespace
+
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
   if (!is_known(fake, limit)) {
     return std::nullopt;
@@ -80,8 +136,7 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
     PlainCpu plain;
     return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
   }
-  return cpu_tensor_over(
-      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(known_bytes(storage_of(fake))), fake);
+  return real_view(fake);
 }
 
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
@@ -119,7 +174,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
     all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
   const bool constant = traits.values == ValueSource::kConstant;
-  inputs_known_ = limit_ > 0 && traits.values != ValueSource::kNone && (all_known || constant);
+  const bool followable = traits.values != ValueSource::kNone && traits.values != ValueSource::kUninitialised;
+  inputs_known_ = limit_ > 0 && followable && (all_known || constant);
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
     return;
   }
@@ -130,6 +186,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
             {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
              at::Tensor(),
              tensor.arg,
+             false,
              false});
       }
     }
@@ -154,9 +211,13 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     }
     const ArgTraits& facts = call_.traits.args[arg];
     std::optional<at::Tensor> known = facts.is_out ? std::nullopt : known_tensor(*fake, limit_);
+    const bool partial = !known && facts.is_written && !facts.is_out && fake->has_storage() &&
+        partly_known_bytes(storage_of(*fake)) != nullptr;
     at::Tensor tensor;
     if (known) {
       tensor = *known;
+    } else if (partial) {
+      tensor = real_view(*fake);
     } else {
       // Not read: the operator needs its shape alone, or fills it.
       PlainCpu plain;
@@ -167,7 +228,8 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     for (Written& written : self->written_) {
       if (written.fake.get() == fake && written.arg == arg) {
         written.real = tensor;
-        written.is_new = !known;
+        written.is_new = !known && !partial;
+        written.is_partial = partial;
       }
     }
     return tensor;
@@ -238,10 +300,13 @@ void ValueTracker::forget_written() const {
 
 void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const Call& call) const {
   for (const Written& written : written_) {
+    const auto& fake = static_cast<const FakeTensorImpl&>(*written.fake);
+    if (written.is_partial) {
+      mark_written(fake);
+    }
     if (!written.is_new) {
       continue;
     }
-    const auto& fake = static_cast<const FakeTensorImpl&>(*written.fake);
     if (written.real.sizes() != fake.sizes()) {
       forget_known_bytes(storage_of(fake));
     } else if (std::optional<at::Tensor> known = known_tensor(fake, limit_)) {
@@ -256,7 +321,7 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
   TORCH_INTERNAL_ASSERT(reals.size() == fakes.size());
   for (size_t i = 0; i < fakes.size(); ++i) {
     const FakeTensorImpl& fake = *as_fake(fakes[i]);
-    if (storage_context(storage_of(fake)) != nullptr && known_bytes(storage_of(fake)) != nullptr) {
+    if (partly_known_bytes(storage_of(fake)) != nullptr) {
       continue;
     }
     if (fills_storage(fake) && reals[i].sizes() == fake.sizes() && reals[i].dtype() == fake.dtype()) {
@@ -266,6 +331,14 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
 }
 
 void ValueTracker::follow(const Call& call, c10::Device device) {
+  if (call.traits.values == ValueSource::kUninitialised && limit_ > 0) {
+    visit_tensors(outputs_of(call), [](const at::Tensor& tensor) {
+      const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
+      if (fake != nullptr && fake->numel() > 0 && fake->numel() <= kPartialLimit && fills_storage(*fake)) {
+        expect_values(*fake);
+      }
+    });
+  }
   for (const Written& written : written_) {
     if (c10::StorageImpl* storage = storage_of(*written.fake)) {
       note_resize(storage);

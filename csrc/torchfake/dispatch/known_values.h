@@ -15,6 +15,9 @@ namespace torchfake {
 //   part.zero_()                 # done on the bytes as well: mask.all() is False
 //   mask.mul_(torch.rand(1, 8))  # a write of something unknown: no view of this storage is known any more
 //
+// A tensor of a few elements may also be made empty and then written element by element: the engine remembers which
+// bytes are still unknown, and knows the tensor when none is.
+//
 // Invariants. Known bytes are exactly what the real program would have in memory. Nothing random or uninitialised is
 // ever known. A storage of more elements than the mode allows is never known. A call none of whose inputs is known
 // pays one pointer test an input.
@@ -60,6 +63,7 @@ class ValueTracker {
     at::Tensor real;  // what the side run writes to
     uint16_t arg;
     bool is_new;  // `real` is not yet behind the fake's storage
+    bool is_partial;  // `real` is, but not all of its values were known
   };
 
   const Call& call_;

@@ -84,11 +84,13 @@ bool takes_shape_only(std::string_view base) {
 }
 
 ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
-  const bool uninitialised = starts_with(base, "empty") || starts_with(base, "new_empty") ||
-      starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
+  if (!is_random && (starts_with(base, "empty") || starts_with(base, "new_empty"))) {
+    return ValueSource::kUninitialised;
+  }
+  const bool unknown = starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
       starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor" ||
       base == "_pin_memory";
-  if (is_random || uninitialised) {
+  if (is_random || unknown) {
     return ValueSource::kNone;
   }
   if (base == "fill_" || base == "zero_" || base == "copy_") {

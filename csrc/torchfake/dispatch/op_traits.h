@@ -29,7 +29,8 @@ enum class ValueSource : uint8_t {
   kInputs,  // follow from the inputs
   kConstant,  // follow from the other arguments alone: zeros_like, new_full, arange
   kOverwrite,  // the first argument is overwritten with what follows from the rest: fill_, zero_, copy_
-  kNone,  // random or uninitialised: never known
+  kUninitialised,  // whatever was in memory: known when it has been written
+  kNone,  // random: never known
 };
 
 struct OpTraits {

@@ -1,10 +1,13 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/rules.h>
 
@@ -56,12 +59,55 @@ bool needs_values(const Call& call) {
   return false;
 }
 
+// _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length) -> (padded, lengths). The
+// decomposition writes the lengths through a pointer.
+bool pad_packed_sequence(const Call& call) {
+  needs_values<1>(call);
+  const at::Tensor data = call.arg(0).toTensor();
+  const at::Tensor batch_sizes = call.arg(1).toTensor();
+  const bool batch_first = call.arg(2).toBool();
+  const at::Scalar padding_value = call.arg(3).toScalar();
+  const int64_t total_length = call.arg(4).toInt();
+  const FakeTensorImpl& fake = *as_fake(batch_sizes);
+  const at::Tensor values = *known_tensor(fake, std::numeric_limits<int64_t>::max());
+  const auto steps = values.accessor<int64_t, 1>();
+  const int64_t longest = steps.size(0);
+  TORCH_CHECK(
+      total_length <= 0 || total_length >= longest,
+      "Expected total_length to be at least the length of the longest sequence in input, but got total_length=",
+      total_length,
+      " and max sequence length being ",
+      longest);
+  std::vector<int64_t> sizes = data.sizes().vec();
+  sizes[0] = steps[0];
+  sizes.insert(sizes.begin(), std::max(longest, total_length));
+  at::Tensor padded = at::full(sizes, padding_value, data.options());
+  std::vector<int64_t> lengths(steps[0], 0);
+  for (int64_t step = 0, offset = 0; step < longest; offset += steps[step], ++step) {
+    padded.select(0, step).narrow(0, 0, steps[step]).copy_(data.narrow(0, offset, steps[step]));
+    for (int64_t i = 0; i < steps[step]; ++i) {
+      lengths[i] = step + 1;
+    }
+  }
+  at::Tensor real_lengths;
+  {
+    PlainCpu plain;
+    real_lengths = at::empty({steps[0]}, at::TensorOptions().dtype(c10::kLong).device(c10::kCPU));
+    std::copy(lengths.begin(), lengths.end(), real_lengths.data_ptr<int64_t>());
+  }
+  at::Tensor fake_lengths = lift(real_lengths, fake.mode(), /*copy=*/false);
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(batch_first ? padded.transpose(0, 1) : padded);
+  call.stack->emplace_back(std::move(fake_lengths));
+  return true;
+}
+
 constexpr std::array<CompositeRule, 9> kRules = {{
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},
     {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
     {"ctc_loss.Tensor", &needs_values<2, 3>},
-    {"_pad_packed_sequence", &needs_values<1>},
+    {"_pad_packed_sequence", &pad_packed_sequence},
     {"lstm.data", &needs_values<1>},
     {"gru.data", &needs_values<1>},
     {"rnn_tanh.data", &needs_values<1>},

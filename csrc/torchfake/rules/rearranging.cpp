@@ -1,4 +1,6 @@
-// Operators that move elements about: flip, roll.
+// Operators that move elements about: flip, roll, copies of views.
+#include <ATen/EmptyTensor.h>
+#include <ATen/InferSize.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
@@ -41,12 +43,23 @@ at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   return roll(roll(self, shifts[0], dims[0]), shifts.slice(1), dims.slice(1));
 }
 
+// What the mask lets through fills the front, and zeros the rest: the values decide nothing of the shape.
+at::Tensor masked_scatter_backward(const at::Tensor& grad_output, const at::Tensor& /*mask*/, at::IntArrayRef sizes) {
+  return at::detail::empty_meta(sizes, grad_output.scalar_type());
+}
+
+at::Tensor view_copy(const at::Tensor& self, at::IntArrayRef size) {
+  return at::detail::empty_meta(at::infer_size(size, self.numel()), self.scalar_type());
+}
+
 }  // namespace
 
 KernelList rearranging_kernels() {
   return {
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
+      native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
+      native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),
   };
 }
 

@@ -1,0 +1,33 @@
+"""All benchmarks: python benchmarks/run.py [ops] [models] [growth] [cpp] [--rounds N] [--json FILE]."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+PARTS = ("ops", "models", "growth", "cpp")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="what to measure; everything by default")
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds whose median counts")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="where to write all figures")
+    arguments = parser.parse_args()
+
+    # Only now, so that --help answers at once.
+    from torchfake_bench.report import Report, console, print_goals, print_head
+
+    report = Report(rounds=arguments.rounds)
+    print_head(report)
+    for part in arguments.parts or PARTS:
+        importlib.import_module(f"torchfake_bench.{part}").run(report)
+    print_goals(report)
+    arguments.json.write_text(json.dumps(report.to_json(), indent=1))
+    console.print(f"All figures: {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""torchfake's benchmarks. `python benchmarks/run.py` runs them; see README.md."""

@@ -1,0 +1,212 @@
+"""Suite 3: fakes that claim `cuda`, against what a real GPU answered.
+
+`cuda_ops.jsonl.gz` holds a line per sample, `[op, dtype, layout, inputs, outputs, gradients]`:
+- a tensor is `[sizes, dtype, device, strides, storage offset]`; a stride over a dimension of size 0 or 1 is 0, and an
+  empty tensor's strides are `[]`; a tensor that is not strided has its layout in place of the strides;
+- `inputs` are the flattened input, args and kwargs, what is no tensor as `repr`, cut at 80 characters;
+- an output has a last field: null, `["is", i]` (it is input i) or `["shares", i]` (it shares input i's storage);
+- `gradients` are those of all outputs by all inputs for ones, or null; where `outputs` is null the operator raised, and
+  `gradients` is the exception's name.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from compare import (
+    BOTH_REFUSE,
+    DATA_DEPENDENT,
+    DIFFERENT,
+    FAKE_ACCEPTS,
+    FAKE_RAISES,
+    NOT_ANSWERED,
+    NOT_MATCHED,
+    OTHER_ERROR,
+    REFUSED_WITH_VALUES,
+    SAME,
+    Case,
+    Result,
+    copy_tree,
+    gradients,
+    normal_stride,
+    shares_storage,
+    tensors_in,
+)
+from engines import Engine, fake_tree
+from suite_operators import Scope, operators
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils import _pytree as pytree
+from variants import Arguments, laid_out
+
+NAME = "cuda"
+RECORD = Path(__file__).parent / "cuda_ops.jsonl.gz"
+
+#: A device, and a float, in the form that `repr` gives them.
+_DEVICE = re.compile(r"^('(cpu|cuda)(:0)?'|device\(type='(cpu|cuda)'(, index=0)?\))$")
+_FLOAT = re.compile(r"^-?\d+\.\d+(e-?\d+)?$")
+
+DIFFERENT_IN_SIZE = "different in size"
+
+#: inputs, outputs, gradients
+Recorded = tuple[list[Any], Any, Any]
+
+
+@functools.cache
+def records() -> dict[str, dict[tuple[str, str], list[Recorded]]]:
+    """What the GPU answered, by operator, then by dtype and layout."""
+    found: dict[str, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
+    with gzip.open(RECORD, "rt") as lines:
+        for line in itertools.islice(lines, 1, None):
+            op, dtype, layout, inputs, outputs, grads = json.loads(line)
+            found[op][dtype.removeprefix("torch."), layout].append((inputs, outputs, grads))
+    return found
+
+
+def subjects() -> list[str]:
+    return [name for name in records() if name in operators()]
+
+
+def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
+    for (dtype, layout), recorded in records()[subject].items():
+        if dtype not in scope.dtypes or layout not in scope.layouts:
+            continue
+        pairs = matched(subject, dtype, layout, recorded[: scope.limit or None])
+        for i, (record, op, arguments) in enumerate(pairs):
+            if op is None or arguments is None:
+                result = Result(NOT_MATCHED, f"no sample has the inputs {record[0]}"[:300])
+            else:
+                result = compare_with_record(engine, op, arguments, record)
+            yield Case(NAME, subject, f"{dtype} {layout}", i, result)
+
+
+Pair = tuple[Recorded, OpInfo | None, Arguments | None]
+
+
+def matched(subject: str, dtype: str, layout: str, recorded: list[Recorded]) -> list[Pair]:
+    """Each record with the installed sample that has its inputs: exactly, or else with other floats for its scalars.
+
+    Scalars are drawn at random, from a generator that differs between devices.
+    """
+    pairs: list[Pair] = [(record, None, None) for record in recorded]
+    found = list(_samples(subject, dtype, layout))
+    for describe in (_key, _key_without_floats):
+        waiting: dict[str, list[int]] = collections.defaultdict(list)
+        for i, (record, op, _) in enumerate(pairs):
+            if op is None:
+                waiting[describe(record[0])].append(i)
+        for op, arguments in found:
+            indices = waiting.get(describe([_described(leaf) for leaf in pytree.tree_leaves(arguments)]))
+            if indices:
+                i = indices.pop(0)
+                pairs[i] = (pairs[i][0], op, arguments)
+    return pairs
+
+
+def _samples(subject: str, dtype: str, layout: str) -> Iterator[tuple[OpInfo, Arguments]]:
+    kind = getattr(torch, dtype)
+    for op in operators()[subject]:
+        grad = op.supports_autograd and kind.is_floating_point
+        for sample in op.sample_inputs("cpu", kind, requires_grad=grad):
+            arguments: Any = ((sample.input, *sample.args), sample.kwargs)
+            yield op, laid_out(arguments, layout) or arguments
+
+
+def _key(inputs: list[Any]) -> str:
+    """Inputs without their devices, which a sample made on the CPU cannot have."""
+    return json.dumps([[*i[:2], *i[3:]] if isinstance(i, list) else _DEVICE.sub("<device>", i) for i in inputs])
+
+
+def _key_without_floats(inputs: list[Any]) -> str:
+    return _key([i if isinstance(i, list) else _FLOAT.sub("<float>", i) for i in inputs])
+
+
+def _described(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:80]
+    row = [list(value.shape), str(value.dtype), value.device.type]
+    if value.layout != torch.strided:
+        return [*row, str(value.layout)]
+    return [*row, list(normal_stride(value)), value.storage_offset()]
+
+
+def _answer(outputs: Any, inputs: list[torch.Tensor]) -> list[Any]:
+    return [[*_described(t), _relation(t, inputs)] for t in tensors_in(outputs)]
+
+
+def _relation(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[Any] | None:
+    for i, other in enumerate(inputs):
+        if output is other:
+            return ["is", i]
+    for i, other in enumerate(inputs):
+        if shares_storage(output, other):
+            return ["shares", i]
+    return None
+
+
+def compare_with_record(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded) -> Result:
+    """Unknown values first; where they decide, fakes that know theirs have to answer as the GPU did."""
+    result = _compare_once(engine, op, arguments, record, known=False)
+    if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
+        return result
+    if not engine.knows_values:
+        return Result(DATA_DEPENDENT, result.detail) if result.outcome == NOT_ANSWERED else result
+    known = _compare_once(engine, op, arguments, record, known=True)
+    if known.outcome == SAME or (result.outcome == NOT_ANSWERED and known.outcome == DIFFERENT_IN_SIZE):
+        return Result(DATA_DEPENDENT, result.detail)
+    if known.outcome == BOTH_REFUSE:
+        return Result(REFUSED_WITH_VALUES)
+    return result if result.outcome == FAKE_ACCEPTS else known
+
+
+def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded, known: bool) -> Result:
+    inputs, outputs, grads = record
+    devices = [i[2] for i in inputs if isinstance(i, list)]
+    refuses = outputs is None
+    # A record that was refused may have been refused in the backward pass.
+    asks_gradients = grads is not None and engine.differentiates_absent_devices
+    try:
+        for _ in range(engine.calls):
+            session = engine.session(known)
+            args, kwargs = fake_tree(session, copy_tree(_with_devices_of(inputs, arguments)), devices)
+            tensors = tensors_in((args, kwargs))
+            with session.inside():
+                returned = op.op(*args, **kwargs)
+                answer = _answer(returned, tensors)
+                given = gradients(tensors_in(returned), tensors) if asks_gradients else None
+                answered_grads = given and [None if g is None else _described(g) for g in given]
+    except engine.declares as error:
+        return Result(NOT_ANSWERED, f"{type(error).__name__}: {str(error)[:200]}")
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error)[:300]}"
+        if not refuses:
+            return Result(FAKE_RAISES, said)
+        names = [kind.__name__ for kind in type(error).__mro__]
+        return Result(BOTH_REFUSE) if grads in names else Result(OTHER_ERROR, f"real {grads}; fake {said}")
+    if refuses:
+        return Result(FAKE_ACCEPTS, f"real {grads}")
+    if known and [row[1:3] for row in answer] == [row[1:3] for row in outputs] and answer != outputs:
+        # The samples' values are not those on record, and they decide the sizes.
+        return Result(DIFFERENT_IN_SIZE)
+    if answer != outputs:
+        return Result(DIFFERENT, f"outputs real {outputs} fake {answer}"[:400])
+    if asks_gradients and answered_grads != grads:
+        return Result(DIFFERENT, f"gradients real {grads} fake {answered_grads}"[:400])
+    return Result(SAME)
+
+
+def _with_devices_of(inputs: list[Any], arguments: Arguments) -> Arguments:
+    """The arguments, with devices among them as on record."""
+    leaves, structure = pytree.tree_flatten(arguments)
+    for i, recorded in enumerate(inputs):
+        if isinstance(recorded, str) and _DEVICE.match(recorded):
+            leaves[i] = torch.device("cuda" if "cuda" in recorded else "cpu")
+    return pytree.tree_unflatten(leaves, structure)

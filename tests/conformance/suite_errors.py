@@ -1,0 +1,32 @@
+"""Suite 2: every bad input that OpInfo knows: what real PyTorch refuses, the fake refuses, with the same type."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from compare import NO_SAMPLES, REAL_ACCEPTS, Case, Result, compare
+from engines import Engine
+from suite_operators import Scope, operators
+
+NAME = "errors"
+
+
+def subjects() -> list[str]:
+    return [name for name, infos in operators().items() if any(op.error_inputs_func is not None for op in infos)]
+
+
+def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
+    for op in operators()[subject]:
+        if op.error_inputs_func is None:
+            continue
+        try:
+            for i, error_input in enumerate(itertools.islice(op.error_inputs("cpu"), scope.limit or None)):
+                sample = error_input.sample_input
+                arguments = ((sample.input, *sample.args), sample.kwargs)
+                result = compare(engine, op.op, arguments, with_gradients=False)
+                if result.outcome == "same":
+                    result = Result(REAL_ACCEPTS)
+                yield Case(NAME, subject, "bad input", i, result)
+        except Exception as error:
+            yield Case(NAME, subject, "bad input", 0, Result(NO_SAMPLES, f"{type(error).__name__}: {error}"))
