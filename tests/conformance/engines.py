@@ -96,7 +96,7 @@ class Peer:
 
     name = "FakeTensorMode"
     knows_values = False
-    differentiates_absent_devices = False  # the process would be aborted
+    differentiates_absent_devices = False
     calls = 1
 
     def __init__(self) -> None:
@@ -124,9 +124,9 @@ class _PeerSession:
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
         if device is None or torch.device(device) == tensor.device:
             return self.mode.from_tensor(tensor)
+        # Without requires_grad: autograd would look for the device's threads, and abort the process.
         with self.mode:
-            fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-        return fake.requires_grad_(tensor.requires_grad)
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
     def inside(self) -> contextlib.AbstractContextManager[Any]:
         return self.mode

@@ -56,14 +56,19 @@ def _inputs(info: ModuleInfo, dtype: str, training: bool, limit: int) -> Iterato
 
 
 def _arguments(given: ModuleInput) -> Any:
+    """What builds the module, and what it is called with; a module among the former with its parameters apart."""
     build, forward = given.constructor_input, given.forward_input
-    return (build.args, build.kwargs, forward.args if forward else (), forward.kwargs if forward else {}), {}
+    states = [dict(value.named_parameters()) for value in build.args if isinstance(value, torch.nn.Module)]
+    return (build.args, build.kwargs, states, forward.args if forward else (), forward.kwargs if forward else {}), {}
 
 
 def _run(info: ModuleInfo, dtype: str, training: bool) -> Callable[..., Any]:
     """Builds the module, runs it forward and backward: outputs, gradients, and its state as that left it."""
 
-    def run(build_args: Any, build_kwargs: Any, args: Any, kwargs: Any) -> Any:
+    def run(build_args: Any, build_kwargs: Any, states: Any, args: Any, kwargs: Any) -> Any:
+        given = [value for value in build_args if isinstance(value, torch.nn.Module)]
+        for part, state in zip(given, states, strict=True):
+            _set_parameters(part, state)
         module = info.module_cls(*build_args, **build_kwargs).to(getattr(torch, dtype)).train(training)
         outputs = module(*args, **kwargs)
         roots = [t for t in tensors_in(outputs) if t.requires_grad]
@@ -78,3 +83,9 @@ def _run(info: ModuleInfo, dtype: str, training: bool) -> Callable[..., Any]:
         }
 
     return run
+
+
+def _set_parameters(module: torch.nn.Module, parameters: dict[str, torch.Tensor]) -> None:
+    for name, value in parameters.items():
+        path, _, last = name.rpartition(".")
+        module.get_submodule(path)._parameters[last] = torch.nn.Parameter(value.detach(), value.requires_grad)

@@ -31,8 +31,8 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
             found = info.optim_inputs_func(device="cpu", dtype=getattr(torch, dtype))
             for i, given in enumerate(itertools.islice(found, scope.limit or None)):
                 flags = {"for-loop": {"foreach": False}, "plain": {}}.get(implementation, {implementation: True})
-                run = _run(info, {**given.kwargs, **flags}, sparse=info.only_supports_sparse_grads)
-                result = compare(engine, run, (_parameters(dtype, subject), {}), with_gradients=False)
+                arguments = (_parameters(dtype, subject), {**given.kwargs, **flags})
+                result = compare(engine, _run(info), arguments, with_gradients=False)
                 yield Case(NAME, subject, variant, i, result)
         except Exception as error:
             yield Case(NAME, subject, variant, 0, Result(NO_SAMPLES, f"{type(error).__name__}: {error}"))
@@ -59,25 +59,25 @@ def _bad_inputs(engine: Engine, info: OptimizerInfo, scope: Scope) -> Iterator[C
         given = error_input.optimizer_error_input
         steps = error_input.error_on == OptimizerErrorEnum.STEP_ERROR
 
-        def run(parameters: Any, given: Any = given, steps: bool = steps) -> Any:
-            optimizer = info.optim_cls(parameters, **given.kwargs)
+        def run(parameters: Any, steps: bool = steps, **options: Any) -> Any:
+            optimizer = info.optim_cls(parameters, **options)
             return optimizer.step() if steps else None
 
-        result = compare(engine, run, ((given.params,), {}), with_gradients=False)
+        result = compare(engine, run, ((given.params,), given.kwargs), with_gradients=False)
         yield Case(NAME, info.optim_cls.__name__, "bad input", i, result)
 
 
-def _run(info: OptimizerInfo, options: dict[str, Any], sparse: bool) -> Callable[..., Any]:
+def _run(info: OptimizerInfo) -> Callable[..., Any]:
     """Steps the optimizer: parameters, gradients and state as that left them."""
 
-    def run(parameters: list[torch.nn.Parameter], grads: list[torch.Tensor]) -> Any:
+    def run(parameters: list[torch.nn.Parameter], grads: list[torch.Tensor], **options: Any) -> Any:
         if options.get("differentiable"):
             parameters = [p.clone() for p in parameters]
         optimizer = info.optim_cls(parameters, **options)
 
         def closure() -> torch.Tensor:
             for p, g in zip(parameters, grads, strict=True):
-                p.grad = g.clone().to_sparse() if sparse else g.clone()
+                p.grad = g.clone().to_sparse() if info.only_supports_sparse_grads else g.clone()
             return torch.stack([p.detach().float().sum() for p in parameters]).sum()
 
         for _ in range(STEPS):

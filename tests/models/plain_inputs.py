@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, Sam2VideoInferenceSession
+from transformers import (
+    EdgeTamVideoInferenceSession,
+    PretrainedConfig,
+    PreTrainedModel,
+    Sam2VideoInferenceSession,
+)
 
 BATCH = 2
 LENGTH = 16  # tokens in a text
@@ -172,11 +177,11 @@ def _decisions(config: PretrainedConfig) -> Inputs:
     }
 
 
-def _tracked_film(config: PretrainedConfig) -> Inputs:
+def _tracked_film(config: PretrainedConfig, session_class: type = Sam2VideoInferenceSession) -> Inputs:
     """A film of one picture, and a point on the thing to follow."""
     height, width = picture_size(config)
     device = torch.get_default_device()
-    session = Sam2VideoInferenceSession(
+    session = session_class(
         video=torch.randn(1, 3, height, width),
         video_height=height,
         video_width=width,
@@ -216,6 +221,7 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
         "input_ids": ids(BATCH, LENGTH),
         "decoder_input_ids": ids(BATCH, LENGTH, c.decoder_config.num_channels),
     },
+    "edgetam_video": lambda c: _tracked_film(c, EdgeTamVideoInferenceSession),
     "efficientloftr": _pair_of_pictures,
     "encodec": _speech,
     "fsmt": lambda c: {

@@ -4,7 +4,7 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstring>
 
@@ -74,25 +74,76 @@ enum Mark : uint64_t {
 
 }  // namespace
 
-void CacheKey::add_tensor(const Call& call, const c10::TensorImpl& tensor, bool is_fake) {
-  const size_t dim = static_cast<size_t>(tensor.dim());
-  add(kTensorMark ^ dim << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
-      static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(is_fake) << 25 ^
-      pack(tensor.device()) << 32);
-  add(tensor.key_set().raw_repr());
+uint64_t* CacheKey::add_room(size_t words) {
+  const size_t size = words_.size();
+  words_.resize_for_overwrite(size + words);
+  return words_.data() + size;
+}
+
+void CacheKey::add_tensor(const Call& call, const TensorArg& arg) {
+  const c10::TensorImpl& tensor = *arg.impl;
+  const c10::Device device = arg.fake != nullptr ? arg.fake->claimed_device() : c10::Device(c10::kCPU);
   const c10::IntArrayRef sizes = tensor.sizes();
   const c10::IntArrayRef strides = tensor.strides();
-  for (size_t i = 0; i < dim; ++i) {
-    add(static_cast<uint64_t>(sizes[i]));
-  }
-  for (size_t i = 0; i < dim; ++i) {
-    add(static_cast<uint64_t>(strides[i]));
-  }
-  if (call.traits.is_view || call.traits.changes_geometry) {
-    add(static_cast<uint64_t>(tensor.storage_offset()));
-    add(tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0);
+  const bool with_storage = call.traits.is_view || call.traits.changes_geometry;
+  uint64_t* words = add_room(2 + 2 * sizes.size() + (with_storage ? 2 : 0));
+  *words++ = kTensorMark ^ sizes.size() << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
+      static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(arg.fake != nullptr) << 25 ^
+      pack(device) << 32;
+  *words++ = tensor.key_set().raw_repr();
+  words = std::copy(sizes.begin(), sizes.end(), words);
+  words = std::copy(strides.begin(), strides.end(), words);
+  if (with_storage) {
+    *words++ = static_cast<uint64_t>(tensor.storage_offset());
+    *words++ = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
   }
 }
+
+namespace {
+
+bool is_mask(const FakeTensorImpl& fake) {
+  const c10::ScalarType dtype = c10::typeMetaToScalarType(fake.dtype());
+  return dtype == c10::kBool || dtype == c10::kByte;
+}
+
+// Finds the first tensor with a storage. A search among few, a table for the long lists of optimizers.
+class FirstWithStorage {
+ public:
+  explicit FirstWithStorage(const Call& call) : tensors_(call.tensors()) {
+    if (tensors_.size() > kFew) {
+      first_.reserve(tensors_.size());
+      for (size_t i = 0; i < tensors_.size(); ++i) {
+        first_.emplace(storage_of(i), i);
+      }
+    }
+  }
+
+  size_t of(size_t index) const {
+    const c10::StorageImpl* storage = storage_of(index);
+    if (tensors_.size() > kFew) {
+      return first_.find(storage)->second;
+    }
+    for (size_t i = 0; i < index; ++i) {
+      if (storage_of(i) == storage) {
+        return i;
+      }
+    }
+    return index;
+  }
+
+ private:
+  static constexpr size_t kFew = 8;
+
+  const c10::StorageImpl* storage_of(size_t index) const {
+    const c10::TensorImpl& tensor = *tensors_[index].impl;
+    return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+  }
+
+  const c10::SmallVector<TensorArg, 8>& tensors_;
+  ska::flat_hash_map<const c10::StorageImpl*, size_t> first_;
+};
+
+}  // namespace
 
 // Which inputs share a storage, and where in it they lie.
 void CacheKey::add_aliases(const Call& call) {
@@ -100,19 +151,13 @@ void CacheKey::add_aliases(const Call& call) {
   if (!call.traits.mutates || tensors.size() < 2) {
     return;
   }
+  const FirstWithStorage first(call);
   for (size_t i = 1; i < tensors.size(); ++i) {
-    const c10::TensorImpl& tensor = *tensors[i].impl;
-    if (!tensor.has_storage()) {
-      continue;
-    }
-    for (size_t j = 0; j < i; ++j) {
-      const c10::TensorImpl& other = *tensors[j].impl;
-      if (other.has_storage() && tensor.unsafe_storage().is_alias_of(other.unsafe_storage())) {
-        add(i << 32 ^ j << 1 ^ static_cast<uint64_t>(tensors[i].impl == tensors[j].impl));
-        add(static_cast<uint64_t>(tensor.storage_offset()));
-        add(static_cast<uint64_t>(other.storage_offset()));
-        break;
-      }
+    const size_t j = first.of(i);
+    if (j != i && tensors[i].impl->has_storage()) {
+      add(i << 32 ^ j << 1 ^ static_cast<uint64_t>(tensors[i].impl == tensors[j].impl));
+      add(static_cast<uint64_t>(tensors[i].impl->storage_offset()));
+      add(static_cast<uint64_t>(tensors[j].impl->storage_offset()));
     }
   }
 }
@@ -147,11 +192,12 @@ bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
       add(word);
     }
   } else if (value.isIntList()) {
-    const c10::List<int64_t> list = value.toIntList();
-    add(kListMark);
-    add(list.size());
-    for (size_t i = 0; i < list.size(); ++i) {
-      add(static_cast<uint64_t>(list.get(i)));
+    const c10::ArrayRef<c10::IValue> list = value.toListRef();
+    uint64_t* words = add_room(2 + list.size());
+    *words++ = kListMark;
+    *words++ = list.size();
+    for (const c10::IValue& element : list) {
+      *words++ = static_cast<uint64_t>(element.toInt());
     }
   } else if (value.isList()) {
     const c10::ArrayRef<c10::IValue> list = value.toListRef();
@@ -214,38 +260,35 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
   }
   add(reinterpret_cast<uint64_t>(&traits));
   add_settings(mode);
+  const TensorArg* next = call.tensors().begin();  // in the order of the arguments
   for (size_t i = 0; i < call.num_args(); ++i) {
     const c10::IValue& value = call.arg(i);
     const ArgTraits& facts = traits.args[i];
     if (facts.kind == ArgKind::kTensor && value.isTensor()) {
-      const c10::TensorImpl* impl = value.unsafeToTensorImpl();
-      if (impl == c10::UndefinedTensorImpl::singleton()) {
+      if (next == call.tensors().end() || next->arg != i) {
         add(kUndefinedMark);
         continue;
       }
-      const bool is_fake = as_fake(impl) != nullptr;
-      if (!is_fake && !impl->is_wrapped_number()) {
+      if (next->fake == nullptr && !next->impl->is_wrapped_number()) {
         return Bypass::kRealTensor;
       }
-      add_tensor(call, *impl, is_fake);
+      add_tensor(call, *next++);
     } else if (facts.kind == ArgKind::kTensorList && value.isList()) {
-      const c10::ArrayRef<c10::IValue> list = value.toListRef();
+      const size_t size = value.toListRef().size();
       add(kListMark);
-      add(list.size());
-      for (const c10::IValue& element : list) {
-        if (!element.isTensor() || element.unsafeToTensorImpl() == c10::UndefinedTensorImpl::singleton()) {
+      add(size);
+      for (size_t element = 0; element < size; ++element) {
+        if (next == call.tensors().end() || next->arg != i || next->element != element) {
           add(kUndefinedMark);
           continue;
         }
-        const FakeTensorImpl* fake = as_fake(element.unsafeToTensorImpl());
-        if (fake == nullptr) {
+        if (next->fake == nullptr) {
           return Bypass::kRealTensor;
         }
-        if (traits.is_index && isIntegralType(c10::typeMetaToScalarType(fake->dtype()), true) &&
-            fake->dtype().itemsize() == 1) {
-          return Bypass::kDataDependent;  // a mask
+        if (traits.is_index && is_mask(*next->fake)) {
+          return Bypass::kDataDependent;
         }
-        add_tensor(call, *fake, true);
+        add_tensor(call, *next++);
       }
     } else if (!add_value(value, facts.scales_only)) {
       return Bypass::kArgument;

@@ -45,7 +45,8 @@ class CacheKey {
   void add(uint64_t word) {
     words_.push_back(word);
   }
-  void add_tensor(const Call& call, const c10::TensorImpl& tensor, bool is_fake);
+  uint64_t* add_room(size_t words);
+  void add_tensor(const Call& call, const TensorArg& tensor);
   void add_aliases(const Call& call);
   bool add_value(const c10::IValue& value, bool type_only);
   void add_settings(const ModeState& mode);

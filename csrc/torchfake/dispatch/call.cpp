@@ -26,7 +26,7 @@ void Call::add(const c10::IValue& value, size_t arg, size_t element) {
       {impl,
        fake,
        static_cast<uint16_t>(arg),
-       static_cast<uint16_t>(element),
+       static_cast<uint32_t>(element),
        facts.is_written,
        facts.is_out});
 }

@@ -14,7 +14,7 @@ struct TensorArg {
   c10::TensorImpl* impl;
   FakeTensorImpl* fake;  // null for a tensor that is no fake
   uint16_t arg;  // index of the argument
-  uint16_t element;  // index in the argument, where that is a list
+  uint32_t element;  // index in the argument, where that is a list
   bool is_written;
   bool is_out;
 };

@@ -186,7 +186,10 @@ c10::Device run_and_remember(
     const ValueTracker& values,
     const ModePtr& mode,
     const CacheKey& key,
-    const CacheEntryPtr& known) {
+    const CacheEntry* found) {
+  const CacheEntryPtr known = found == nullptr
+      ? CacheEntryPtr()
+      : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
   const OutcomeRecorder recorder(call);
   const auto remember = [&](CacheEntryPtr outcome) {
     if (known && !known->same_outcome(*outcome)) {
@@ -229,21 +232,21 @@ void answer(Call& call, const ModePtr& mode) {
   const Bypass bypass = shape_cache::enabled() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
   if (C10_LIKELY(bypass == Bypass::kNone)) {
-    const CacheEntryPtr entry = shape_cache::find(key);
-    if (C10_LIKELY(entry && !shape_cache::cross_check())) {
-      replay(call, *entry, mode);
+    const CacheEntry* entry = shape_cache::find(key);
+    if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
       device = entry->device;
+      replay(call, *entry, mode);
     } else {
-      device = run_and_remember(call, values, mode, key, entry);
+      device = run_and_remember(call, values, ModePtr(mode), key, entry);
     }
   } else {
     shape_cache::count_bypass(bypass);
-    device = run(call, values, mode);
+    device = run(call, values, ModePtr(mode));
   }
   values.follow(call, device);
 }
 
-void record(const ModePtr& mode, Call& call) {
+void record(ModePtr mode, Call& call) {
   const std::vector<c10::IValue> arguments(
       call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
   answer(call, mode);
@@ -261,8 +264,9 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (C10_UNLIKELY(InKernel::active())) {
     return is_lift(call.traits) ? void() : nested_call(call);
   }
+  // The mode belongs to an argument, as a rule: not to be used once the arguments are off the stack.
   const ModePtr* found = call.find_mode();
-  const ModePtr mode = found != nullptr ? *found : default_mode();
+  const ModePtr& mode = found != nullptr ? *found : default_mode();
   if (C10_UNLIKELY(!call.has_fake())) {
     if (is_lift(call.traits)) {
       return lift_argument(call, mode);

@@ -77,8 +77,11 @@ void mark_written(const FakeTensorImpl& fake) {
 // An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
 bool writes_over_its_inputs(const Call& call) {
   for (const TensorArg& out : call.tensors()) {
+    if (!out.is_out) {
+      continue;
+    }
     for (const TensorArg& other : call.tensors()) {
-      if (out.is_out && !other.is_out && storage_of(*out.impl) == storage_of(*other.impl)) {
+      if (!other.is_out && storage_of(*out.impl) == storage_of(*other.impl)) {
         return true;
       }
     }

@@ -8,6 +8,9 @@ namespace torchfake {
 
 namespace {
 
+// With more inputs than this they are looked up in a table.
+constexpr size_t kFew = 16;
+
 template <typename Array>
 c10::SmallVector<int64_t, 5> copy_of(const Array& values) {
   return c10::SmallVector<int64_t, 5>(values.begin(), values.end());
@@ -42,6 +45,43 @@ OutcomeRecorder::OutcomeRecorder(const Call& call) {
     }
     inputs_.push_back(std::move(before));
   }
+  if (inputs_.size() > kFew) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      index_.emplace(inputs_[i].tensor.get(), static_cast<uint32_t>(i));
+      if (inputs_[i].storage != nullptr) {
+        index_.emplace(inputs_[i].storage, static_cast<uint32_t>(i));
+      }
+    }
+  }
+}
+
+std::optional<uint32_t> OutcomeRecorder::input_that_is(const c10::TensorImpl& output) const {
+  if (inputs_.size() > kFew) {
+    const auto found = index_.find(&output);
+    return found == index_.end() ? std::nullopt : std::optional<uint32_t>(found->second);
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].tensor.get() == &output) {
+      return static_cast<uint32_t>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<uint32_t> OutcomeRecorder::input_sharing(const c10::StorageImpl* storage) const {
+  if (storage == nullptr) {
+    return std::nullopt;
+  }
+  if (inputs_.size() > kFew) {
+    const auto found = index_.find(storage);
+    return found == index_.end() ? std::nullopt : std::optional<uint32_t>(found->second);
+  }
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].storage == storage) {
+      return static_cast<uint32_t>(i);
+    }
+  }
+  return std::nullopt;
 }
 
 OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
@@ -52,19 +92,14 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   }
   const c10::TensorImpl& impl = *output.unsafeGetTensorImpl();
   recipe.kind = OutputRecipe::Kind::kFresh;
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].tensor.get() == &impl) {
-      recipe.kind = OutputRecipe::Kind::kInput;
-      recipe.input = static_cast<uint16_t>(i);
-      return recipe;
-    }
+  if (const std::optional<uint32_t> input = input_that_is(impl)) {
+    recipe.kind = OutputRecipe::Kind::kInput;
+    recipe.input = *input;
+    return recipe;
   }
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (inputs_[i].storage != nullptr && inputs_[i].storage == storage_impl(impl)) {
-      recipe.kind = OutputRecipe::Kind::kView;
-      recipe.input = static_cast<uint16_t>(i);
-      break;
-    }
+  if (const std::optional<uint32_t> input = input_sharing(storage_impl(impl))) {
+    recipe.kind = OutputRecipe::Kind::kView;
+    recipe.input = *input;
   }
   recipe.keys = impl.key_set();
   recipe.device = output.device();
@@ -95,14 +130,15 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       return CacheEntryPtr();
     }
     // Views share a version with their base: counted once.
-    const bool counted = std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
+    const uint32_t counted_up = version_of(now) - before.version;
+    const bool counted = counted_up > 0 && std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
       return b.is_written && b.storage == before.storage;
     });
-    const uint32_t version_bumps = counted ? 0 : version_of(now) - before.version;
+    const uint32_t version_bumps = counted ? 0 : counted_up;
     if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
         now.storage_offset() != before.storage_offset || storage_nbytes(now) != before.nbytes) {
       entry->changes.push_back(
-          {static_cast<uint16_t>(i),
+          {static_cast<uint32_t>(i),
            version_bumps,
            copy_of(now.sizes()),
            copy_of(now.strides()),
@@ -149,6 +185,8 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       return CacheEntryPtr();
     }
   }
+  entry->is_one_tensor = entry->returns.size() == 1 && entry->returns[0] == -1 &&
+      entry->outputs.front().kind != OutputRecipe::Kind::kConstant;
   return entry;
 }
 
@@ -264,6 +302,15 @@ void apply(const InputChange& change, const Call& call) {
 void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
   if (C10_UNLIKELY(entry.error != CacheEntry::Error::kNone)) {
     throw_again(entry);
+  }
+  if (C10_LIKELY(entry.is_one_tensor)) {
+    at::Tensor output = make(entry.outputs.front(), call, mode);
+    for (const InputChange& change : entry.changes) {
+      apply(change, call);
+    }
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(std::move(output));
+    return;
   }
   c10::SmallVector<c10::IValue, 4> outputs;
   auto recipe = entry.outputs.begin();

@@ -168,14 +168,14 @@ void evict(Shard& shard) {
 
 }  // namespace
 
-CacheEntryPtr find(const CacheKey& key) {
+const CacheEntry* find(const CacheKey& key) {
   ThreadTable& table = thread_table();
   forget_old_generation(table);
   ThreadTable::Slot& slot = table.slots[key.hash() % kThreadSlots];
   if (C10_LIKELY(slot.hash == key.hash() && slot.entry && matches(*slot.entry, key))) {
     touch(*slot.entry);
     count_hit(table);
-    return slot.entry;
+    return slot.entry.get();
   }
   Shard& shard = shard_of(key.hash());
   {
@@ -187,12 +187,12 @@ CacheEntryPtr find(const CacheKey& key) {
         slot.entry = item->second;
         touch(*slot.entry);
         count_hit(table);
-        return slot.entry;
+        return slot.entry.get();
       }
     }
   }
   shared().misses.fetch_add(1, std::memory_order_relaxed);
-  return CacheEntryPtr();
+  return nullptr;
 }
 
 void insert(CacheEntryPtr entry) {

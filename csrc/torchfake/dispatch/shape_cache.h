@@ -5,6 +5,8 @@
 #include <torchfake/dispatch/cache_key.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 
+#include <c10/util/flat_hash_map.h>
+
 #include <atomic>
 #include <map>
 
@@ -14,7 +16,7 @@ namespace torchfake {
 struct OutputRecipe {
   enum class Kind : uint8_t { kFresh, kView, kInput, kUndefined, kConstant };
   Kind kind = Kind::kConstant;
-  uint16_t input = 0;  // kView, kInput: index into the call's tensors
+  uint32_t input = 0;  // kView, kInput: index into the call's tensors
   bool is_wrapped_number = false;
   c10::Device device{c10::kCPU};
   c10::DispatchKeySet keys;
@@ -31,7 +33,7 @@ struct OutputRecipe {
 
 // What a call does to an input: its geometry afterwards, and how often its kernel counted up the version.
 struct InputChange {
-  uint16_t input = 0;
+  uint32_t input = 0;
   uint32_t version_bumps = 0;
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
@@ -49,6 +51,7 @@ struct CacheEntry final : c10::intrusive_ptr_target {
   // For each value returned: how many of `outputs` it takes, as a list, or -1 for one that is no list.
   c10::SmallVector<int32_t, 4> returns;
   std::vector<InputChange> changes;
+  bool is_one_tensor = false;  // the usual case: one value returned, a tensor
   int64_t largest_output = 0;  // in elements
   c10::Device device{c10::kCPU};
   // An error: what to throw again.
@@ -58,7 +61,7 @@ struct CacheEntry final : c10::intrusive_ptr_target {
   std::string error_op;
   std::string message;
 
-  std::atomic<uint64_t> last_used{0};
+  mutable std::atomic<uint64_t> last_used{0};
 
   size_t bytes() const;
   bool same_outcome(const CacheEntry& other) const;
@@ -84,8 +87,8 @@ struct CacheInfo {
 // when they are next used.
 namespace shape_cache {
 
-// The entry for a key, or null. Counts a hit or a miss.
-CacheEntryPtr find(const CacheKey& key);
+// The entry for a key, or null. Counts a hit or a miss. The entry lives until this thread calls `find` again.
+const CacheEntry* find(const CacheKey& key);
 
 // Adds an entry, evicting the least recently used where the cache is full.
 void insert(CacheEntryPtr entry);
@@ -124,8 +127,12 @@ class OutcomeRecorder {
   };
 
   OutputRecipe recipe(const at::Tensor& output) const;
+  std::optional<uint32_t> input_that_is(const c10::TensorImpl& output) const;
+  std::optional<uint32_t> input_sharing(const c10::StorageImpl* storage) const;
 
   c10::SmallVector<Before, 8> inputs_;
+  // The same by tensor and by storage, for calls with long lists.
+  ska::flat_hash_map<const void*, uint32_t> index_;
 };
 
 // The entry for an error that the call ended in.

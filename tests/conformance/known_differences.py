@@ -1,0 +1,56 @@
+"""Where fakes are known to differ from real tensors, and why. A listed difference that is gone fails the run."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+
+from compare import Case
+from suite_operators import DTYPES, Scope
+from variants import CALLS, LAYOUTS
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One root cause in one suite.
+
+    Attributes:
+        reason: Why it is so, and why it stays.
+        suite: The suite where it shows.
+        subjects: Operators, modules or optimizers; every one has to differ.
+        variant: Which variants, as a file name pattern.
+        detail: What the failure says, as a regular expression.
+    """
+
+    reason: str
+    suite: str
+    subjects: tuple[str, ...]
+    variant: str = "*"
+    detail: str = ""
+
+    def explains(self, case: Case) -> bool:
+        return (
+            case.failed
+            and case.suite == self.suite
+            and case.subject in self.subjects
+            and fnmatch.fnmatchcase(case.variant, self.variant)
+            and re.search(self.detail, f"{case.result.outcome}: {case.result.detail}", re.DOTALL) is not None
+        )
+
+    def scope(self) -> Scope:
+        """What has to run to see it: everything of its suite, narrowed by the words that its variant names."""
+        words = self.variant.split()
+        return Scope(
+            dtypes=tuple(d for d in DTYPES if d in words) or DTYPES,
+            layouts=tuple(x for x in LAYOUTS if x in words) or tuple(LAYOUTS),
+            calls=tuple(c for c in CALLS if self.variant.endswith(c)) or CALLS,
+        )
+
+
+KNOWN: tuple[Difference, ...] = ()
+
+
+def explanation(case: Case) -> Difference | None:
+    """The listed difference that this failure is, or None."""
+    return next((difference for difference in KNOWN if difference.explains(case)), None)

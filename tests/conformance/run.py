@@ -1,0 +1,103 @@
+"""Fakes against real tensors: every operator, bad input, GPU record, module and optimizer.
+
+`python tests/conformance/run.py` runs it all and takes long; `--help` says how to run a part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from engines import CACHE_MODES, Peer, Torchfake
+from known_differences import Difference
+from report import Report
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from suite_operators import DTYPES, Scope
+from suites import BY_NUMBER, PEER_LAYOUTS, PEER_SUITES, SUITES
+from variants import CALLS, LAYOUTS
+from workers import Job, Started, run_job
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suite", type=int, action="append", choices=list(BY_NUMBER), help="all, unless given")
+    parser.add_argument("--op", default="", help="only operators, modules and optimizers whose name contains this")
+    parser.add_argument("--limit", type=int, default=0, help="samples of each, 0 for all")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="comma-separated")
+    parser.add_argument("--layouts", default=",".join(LAYOUTS), help="comma-separated")
+    parser.add_argument("--calls", default=",".join(CALLS), help="comma-separated")
+    parser.add_argument("--cache", choices=CACHE_MODES, default="on")
+    parser.add_argument("--peer", action="store_true", help="run PyTorch's own FakeTensorMode as well")
+    parser.add_argument("--json", type=Path, help="write counts and failures to this file")
+    return parser.parse_args(arguments)
+
+
+def jobs(options: argparse.Namespace) -> list[Job]:
+    scope = Scope(
+        options.limit,
+        tuple(options.dtypes.split(",")),
+        tuple(options.layouts.split(",")),
+        tuple(options.calls.split(",")),
+    )
+    peer_scope = Scope(options.limit, scope.dtypes, tuple(x for x in scope.layouts if x in PEER_LAYOUTS), ("function",))
+    found = []
+    for name in (name for number in options.suite or BY_NUMBER for name in BY_NUMBER[number]):
+        subjects = tuple(subject for subject in SUITES[name].subjects() if options.op in subject)
+        compared = options.peer and name in PEER_SUITES
+        # Side by side means over the same samples.
+        found.append(Job(name, Torchfake.name, options.cache, peer_scope if compared else scope, subjects))
+        if compared:
+            found.append(Job(name, Peer.name, options.cache, peer_scope, subjects))
+    return found
+
+
+def run(found: list[Job], report: Report, console: Console) -> None:
+    columns = (
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[at]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        for job in found:
+            task = progress.add_task(f"{job.suite}, {job.engine}", total=len(job.subjects), at="")
+            for event in run_job(job):
+                if isinstance(event, Started):
+                    progress.update(task, advance=1, at=event.subject)
+                else:
+                    report.add(job.engine, event)
+            progress.update(task, at="")
+
+
+def gone(found: list[Job], report: Report, cache: str) -> list[tuple[Difference, str]]:
+    """Listed differences that did not show, and do not when their subject is run whole."""
+    ran = {(job.suite, subject) for job in found if job.engine == Torchfake.name for subject in job.subjects}
+    missing = report.not_seen(Torchfake.name, ran)
+    return [(known, subject) for known, subject in missing if not still_differs(known, subject, cache)]
+
+
+def still_differs(known: Difference, subject: str, cache: str) -> bool:
+    cases = run_job(Job(known.suite, Torchfake.name, cache, known.scope(), (subject,)))
+    return any(not isinstance(case, Started) and known.explains(case) for case in cases)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    console = Console()
+    report = Report()
+    found = jobs(options)
+    run(found, report, console)
+    report.print_failures(console, Torchfake.name)
+    stale = gone(found, report, options.cache)
+    for known, subject in stale:
+        console.print(f"{known.suite}: {subject} is listed ({known.reason}) and does not differ", markup=False)
+    report.print_tables(console)
+    if options.json:
+        report.write(options.json)
+    return 1 if stale or report.unlisted(Torchfake.name) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

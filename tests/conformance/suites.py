@@ -1,0 +1,27 @@
+"""The suites by number, and how much of each a run covers."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import suite_cuda
+import suite_errors
+import suite_modules
+import suite_operators
+import suite_optimizers
+
+#: A suite is a module with NAME, subjects() and cases(engine, subject, scope).
+SUITES: dict[str, ModuleType] = {
+    suite.NAME: suite for suite in (suite_operators, suite_errors, suite_cuda, suite_modules, suite_optimizers)
+}
+
+BY_NUMBER: dict[int, tuple[str, ...]] = {
+    1: (suite_operators.NAME,),
+    2: (suite_errors.NAME,),
+    3: (suite_cuda.NAME,),
+    4: (suite_modules.NAME, suite_optimizers.NAME),
+}
+
+#: What PyTorch's own FakeTensorMode is run over for comparison.
+PEER_SUITES = (suite_operators.NAME, suite_errors.NAME, suite_cuda.NAME)
+PEER_LAYOUTS = ("plain", "transposed")
