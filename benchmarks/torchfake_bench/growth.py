@@ -52,9 +52,7 @@ def flatness(values: list[float]) -> float:
 
 
 def deep_model(layers: int) -> nn.Module:
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(layers))
-    )
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(layers)))
 
 
 def count_ops(call: Callable[[], object]) -> int:
@@ -130,7 +128,9 @@ def layers(report: Report) -> None:
         )
     console.print(table)
     report.results["layers"] = rows
-    report.goal("cost per op, 10 to 1,000 layers: highest over lowest", flatness([r["torchfake"] for r in rows]), at_most=1.2)
+    report.goal(
+        "cost per op, 10 to 1,000 layers: highest over lowest", flatness([r["torchfake"] for r in rows]), at_most=1.2
+    )
 
 
 # -- live fakes -------------------------------------------------------------------------------------------------------
@@ -149,7 +149,8 @@ def live_tensors(name: str, series: int) -> list[Row]:
             for row in rows:
                 grow = row["live"] - len(tensors)
                 more = lambda: tensors.extend(  # noqa: E731
-                    torch.empty(16, 16, device=side.device) for _ in range(grow)  # noqa: B023
+                    torch.empty(16, 16, device=side.device)
+                    for _ in range(grow)  # noqa: B023
                 )
                 row["create"].append(seconds(more) / grow * 1e6)
                 if turn == 0:

@@ -148,16 +148,10 @@ def run(report: Report) -> None:
     logging.set_verbosity_error()
     sides.single_thread()
     rounds = max(1, report.rounds // 2)
-    rows = [
-        row
-        for case in track(CASES, "models", console=console, transient=True)
-        for row in measure(case, rounds)
-    ]
+    rows = [row for case in track(CASES, "models", console=console, transient=True) for row in measure(case, rounds)]
     rows.append(llama_405b(rounds))
     print_table(rows)
-    means = {
-        phase: geometric_mean(ratios(rows, phase, "FakeTensorMode", "torchfake")) for phase in PHASES
-    }
+    means = {phase: geometric_mean(ratios(rows, phase, "FakeTensorMode", "torchfake")) for phase in PHASES}
     report.results["models"] = {"rows": rows, "rounds": rounds, "FakeTensorMode / torchfake": means}
     warm, first = (ratios(rows, phase, "FakeTensorMode", "torchfake") for phase in (WARM, FIRST))
     against_real = ratios(rows, WARM, "torchfake", "tiny real")
