@@ -62,7 +62,7 @@ def measure(program: Path, rounds: int) -> list[dict[str, Any]]:
         text=True,
     ).stdout
     rows: dict[str, dict[str, Any]] = {}
-    for entry in json.loads(output)["benchmarks"]:
+    for entry in sorted(json.loads(output)["benchmarks"], key=lambda entry: entry["family_index"]):
         side, name = entry["run_name"].split("/", 1)
         row = rows.setdefault(name, {"op": name, "real": None, "fake": None})
         if entry.get("error_occurred"):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,16 @@ def layers(report: Report) -> None:
         )
     console.print(table)
     report.results["layers"] = rows
-    report.goal(
-        "cost per op, 10 to 1,000 layers: highest over lowest", flatness([r["torchfake"] for r in rows]), at_most=1.2
-    )
+    flat = flatness([row["torchfake"] for row in rows])
+    report.goal("cost per op, 10 to 1,000 layers: highest over lowest", flat, at_most=1.2)
 
 
 # -- live fakes -------------------------------------------------------------------------------------------------------
+
+
+def create(tensors: list[Tensor], count: int, device: str) -> None:
+    for _ in range(count):
+        tensors.append(torch.empty(16, 16, device=device))
 
 
 def live_tensors(name: str, series: int) -> list[Row]:
@@ -148,11 +153,7 @@ def live_tensors(name: str, series: int) -> list[Row]:
             start = resident_bytes()
             for row in rows:
                 grow = row["live"] - len(tensors)
-                more = lambda: tensors.extend(  # noqa: E731
-                    torch.empty(16, 16, device=side.device)
-                    for _ in range(grow)  # noqa: B023
-                )
-                row["create"].append(seconds(more) / grow * 1e6)
+                row["create"].append(seconds(partial(create, tensors, grow, side.device)) / grow * 1e6)
                 if turn == 0:
                     row["bytes"] = (resident_bytes() - start) / row["live"]
                 repeats = 50 if name == "FakeTensorMode" else 5_000
@@ -203,10 +204,10 @@ def fill_cache(rounds: int) -> list[Row]:
             for row in table:
                 make_shapes(seen, row["shapes"] - NEW_SHAPES - seen)
                 seen = row["shapes"]
-                taken = seconds(lambda: make_shapes(seen - NEW_SHAPES, NEW_SHAPES))  # noqa: B023
+                taken = seconds(partial(make_shapes, seen - NEW_SHAPES, NEW_SHAPES))
                 row["miss"].append(taken / NEW_SHAPES * 1e6)
                 for key, shapes in (("hit few", FEW_SHAPES), ("hit many", min(MANY_SHAPES, seen))):
-                    again = lambda: make_shapes(seen - shapes, shapes)  # noqa: B023, E731
+                    again = partial(make_shapes, seen - shapes, shapes)
                     repeats = max(1, MANY_SHAPES // shapes)
                     again()
                     row[key].append(loop_seconds(again, repeats) / repeats / shapes * 1e6)

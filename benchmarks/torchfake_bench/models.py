@@ -122,7 +122,7 @@ def print_table(rows: list[Row]) -> None:
     for row in rows:
         names = ("torchfake", "FakeTensorMode", "meta", "tiny real")
         table.add_row(
-            row["model"],
+            row["model"] if row["phase"] == PHASES[0] else "",
             row["phase"],
             *(number(row[name]) for name in names),
             ratio(row["FakeTensorMode"], row["torchfake"]),

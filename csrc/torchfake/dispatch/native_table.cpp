@@ -28,6 +28,7 @@ const Table& filled_table() {
           &recurrent_kernels,
           &random_kernels,
           &factory_kernels,
+          &fourier_kernels,
           &vision_kernels}) {
       for (const NativeKernel& kernel : family()) {
         table().emplace(kernel.name, kernel.kernel);

@@ -34,6 +34,7 @@ KernelList convolution_kernels();
 KernelList recurrent_kernels();
 KernelList random_kernels();
 KernelList factory_kernels();
+KernelList fourier_kernels();
 KernelList vision_kernels();
 
 }  // namespace torchfake

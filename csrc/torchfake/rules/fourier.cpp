@@ -1,0 +1,83 @@
+// Fourier transforms: the library transforms a batch, and the strides of the result follow from how it was gathered.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_fft_c2c.h>
+
+#include <torchfake/rules/kernels.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace torchfake {
+
+namespace {
+
+using Dims = c10::SmallVector<int64_t, 5>;
+
+// Dimensions by falling stride; the last one may have to stay last.
+Dims by_stride(const at::Tensor& self, c10::IntArrayRef dims, bool keep_last) {
+  Dims sorted(dims.begin(), dims.end());
+  const c10::IntArrayRef strides = self.strides();
+  std::sort(sorted.begin(), sorted.end() - (keep_last ? 1 : 0), [&](int64_t a, int64_t b) {
+    return strides[a] > strides[b];
+  });
+  return sorted;
+}
+
+// The result of a transform over `dims`: batch dimensions come first, in the order of the input's strides, then the
+// transformed ones; memory is dense in that order.
+at::Tensor transformed(const at::Tensor& self, c10::IntArrayRef out_sizes, c10::IntArrayRef dims, c10::ScalarType dtype) {
+  const int64_t ndim = self.dim();
+  Dims order(ndim);
+  std::iota(order.begin(), order.end(), 0);
+  const auto is_batch = [&](int64_t d) { return std::find(dims.begin(), dims.end(), d) == dims.end(); };
+  const auto batch_end = std::partition(order.begin(), order.end(), is_batch);
+  const c10::IntArrayRef strides = self.strides();
+  std::sort(order.begin(), batch_end, [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  std::copy(dims.begin(), dims.end(), batch_end);
+  Dims out_strides(ndim);
+  int64_t stride = 1;
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    out_strides[*d] = stride;
+    stride *= std::max<int64_t>(out_sizes[*d], 1);
+  }
+  return at::detail::empty_strided_meta(out_sizes, out_strides, dtype);
+}
+
+at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool /*forward*/) {
+  TORCH_CHECK(self.is_complex(), "expected a complex input");
+  if (dim.empty()) {
+    return self.clone();
+  }
+  return transformed(self, self.sizes(), by_stride(self, dim, /*keep_last=*/false), self.scalar_type());
+}
+
+at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool onesided) {
+  TORCH_CHECK(self.is_floating_point(), "expected a real input");
+  std::vector<int64_t> sizes = self.sizes().vec();
+  if (onesided) {
+    sizes[dim.back()] = sizes[dim.back()] / 2 + 1;
+  }
+  return transformed(self, sizes, by_stride(self, dim, /*keep_last=*/true), c10::toComplexType(self.scalar_type()));
+}
+
+// Over several dimensions: complex over all but the last, then real over that one.
+at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normalization, int64_t last_dim_size) {
+  TORCH_CHECK(self.is_complex(), "expected a complex input");
+  const at::Tensor input =
+      dim.size() > 1 ? fft_c2c(self, dim.slice(0, dim.size() - 1), normalization, /*forward=*/false) : self;
+  std::vector<int64_t> sizes = input.sizes().vec();
+  sizes[dim.back()] = last_dim_size;
+  return transformed(input, sizes, dim.slice(dim.size() - 1), c10::toRealValueType(self.scalar_type()));
+}
+
+}  // namespace
+
+KernelList fourier_kernels() {
+  return {
+      native_kernel<decltype(fft_c2c), &fft_c2c>("aten::_fft_c2c"),
+      native_kernel<decltype(fft_r2c), &fft_r2c>("aten::_fft_r2c"),
+      native_kernel<decltype(fft_c2r), &fft_c2r>("aten::_fft_c2r"),
+  };
+}
+
+}  // namespace torchfake
