@@ -25,7 +25,7 @@ LAYERS = (10, 100, 1000)
 KEPT_LAYERS = 10_000  # for memory: this many in all, in models of each depth
 LIVE = (10**3, 10**4, 10**5, 10**6)
 MOST_LIVE = {"torchfake": 10**6, "FakeTensorMode": 10**5, "meta": 10**6}
-FILL = (1_000, 10_000, 60_000, 120_000, 240_000)  # entries; the cache holds 65,536 by default
+FILL = (2_000, 10_000, 60_000, 120_000, 240_000)  # entries; the cache holds 65,536 by default
 NEW_SHAPES, FEW_SHAPES, MANY_SHAPES = 1_000, 10, 20_000
 
 Row = dict[str, Any]

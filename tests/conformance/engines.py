@@ -65,6 +65,7 @@ class _TorchfakeSession:
 
         self.known = known
         self.cache = cache
+        self.storages: dict[tuple[Any, ...], torch.Tensor] = {}
         self.mode = torchfake.fake_mode(known_values=1 << 20) if known else torchfake.fake_mode()
 
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
@@ -73,10 +74,25 @@ class _TorchfakeSession:
         if not self.known or tensor.layout != torch.strided or tensor.is_nested:
             return torchfake.to_fake(tensor, device=device)
         with self.mode:
-            fake = torchfake._C.lift(tensor.detach())
-            if device is not None:
-                fake = fake.to(device)
-            return fake.requires_grad_(tensor.requires_grad)
+            fake = self._storage_of(tensor, device)
+            fake = fake.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            fake = torch._conj(fake) if tensor.is_conj() else fake
+            fake = torch._neg_view(fake) if tensor.is_neg() else fake
+            return fake.detach().requires_grad_(tensor.requires_grad)
+
+    def _storage_of(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+        """The whole storage as one known fake: tensors that share it go on sharing it."""
+        import torchfake
+
+        key = (tensor.untyped_storage()._cdata, tensor.dtype, device)
+        if key not in self.storages:
+            with torchfake.no_fake_mode():
+                size = tensor.untyped_storage().nbytes() // tensor.element_size()
+                whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                whole.set_(tensor.untyped_storage(), 0, (size,))
+            fake = torchfake._C.lift(whole)
+            self.storages[key] = fake.to(device) if device is not None else fake
+        return self.storages[key]
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ namespace torchfake {
 namespace {
 
 // Operators whose kernels take tensors of several devices, and on purpose: what the outputs claim is the first one's.
-constexpr std::array<std::string_view, 12> kMixedDeviceOps = {
+constexpr std::array<std::string_view, 16> kMixedDeviceOps = {
     "aten::copy_",
     "aten::copy",
     "aten::_foreach_copy_",
@@ -26,6 +26,10 @@ constexpr std::array<std::string_view, 12> kMixedDeviceOps = {
     "aten::is_set_to",
     "aten::_pack_padded_sequence",
     "aten::pin_memory",
+    "aten::_use_cudnn_ctc_loss",
+    "aten::_use_miopen_ctc_loss",
+    "aten::_ctc_loss",
+    "aten::_ctc_loss_backward",
 };
 
 // Operators that take indices from the CPU for data on any device.

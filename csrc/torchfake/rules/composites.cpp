@@ -1,8 +1,7 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <torchfake/core/errors.h>
@@ -34,8 +33,10 @@ bool one_hot(const Call& call) {
   if (num_classes < 1 || self.numel() == 0 || self.scalar_type() != c10::kLong) {
     return false;
   }
-  const at::Tensor classes = at::arange(num_classes, self.options());
-  at::Tensor result = at::eq(self.unsqueeze(-1), classes).to(c10::kLong);
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.push_back(num_classes);
+  at::Tensor result = at::zeros(sizes, self.options());
+  result.scatter_(-1, self.unsqueeze(-1), 1);
   torch::jit::drop(*call.stack, 2);
   call.stack->emplace_back(std::move(result));
   return true;

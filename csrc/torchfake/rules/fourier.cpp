@@ -43,6 +43,11 @@ at::Tensor transformed(const at::Tensor& self, c10::IntArrayRef out_sizes, c10::
   return at::detail::empty_strided_meta(out_sizes, out_strides, dtype);
 }
 
+// Whether a GPU transforms over all dimensions at once. Otherwise, and on the CPU for complex-to-real, it goes one by one.
+bool at_once_on_gpu(c10::IntArrayRef dim) {
+  return !claimed_device().is_cpu() && dim.size() <= 3 && !(dim.size() >= 2 && dim[0] == 0 && dim[1] == 1);
+}
+
 at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool /*forward*/) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
   if (dim.empty()) {
@@ -57,17 +62,28 @@ at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
   if (onesided) {
     sizes[dim.back()] = sizes[dim.back()] / 2 + 1;
   }
-  return transformed(self, sizes, by_stride(self, dim, /*keep_last=*/true), c10::toComplexType(self.scalar_type()));
+  const c10::ScalarType dtype = c10::toComplexType(self.scalar_type());
+  if (claimed_device().is_cpu() || at_once_on_gpu(dim)) {
+    return transformed(self, sizes, by_stride(self, dim, /*keep_last=*/true), dtype);
+  }
+  const at::Tensor last = transformed(self, sizes, dim.slice(dim.size() - 1), dtype);
+  const c10::IntArrayRef rest = dim.slice(0, dim.size() - 1);
+  return rest.empty() ? last : transformed(last, sizes, by_stride(last, rest, /*keep_last=*/false), dtype);
 }
 
-// Over several dimensions: complex over all but the last, then real over that one.
+// Over several dimensions: complex over all but the last, then real over that one. A GPU overwrites its input, and so
+// works on a contiguous copy unless the complex transform has made one.
 at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normalization, int64_t last_dim_size) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
+  const c10::ScalarType dtype = c10::toRealValueType(self.scalar_type());
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes[dim.back()] = last_dim_size;
+  if (at_once_on_gpu(dim) || (!claimed_device().is_cpu() && dim.size() == 1)) {
+    return transformed(at::detail::empty_meta(self.sizes(), self.scalar_type()), sizes, dim, dtype);
+  }
   const at::Tensor input =
       dim.size() > 1 ? fft_c2c(self, dim.slice(0, dim.size() - 1), normalization, /*forward=*/false) : self;
-  std::vector<int64_t> sizes = input.sizes().vec();
-  sizes[dim.back()] = last_dim_size;
-  return transformed(input, sizes, dim.slice(dim.size() - 1), c10::toRealValueType(self.scalar_type()));
+  return transformed(input, sizes, dim.slice(dim.size() - 1), dtype);
 }
 
 }  // namespace

@@ -87,7 +87,8 @@ ThreeTensors batch_norm(
     const at::Tensor& bias,
     const at::Tensor& running_mean,
     const at::Tensor& running_var,
-    bool training) {
+    bool training,
+    bool keeps_strides) {
   TORCH_CHECK_INDEX(input.dim() >= 2, "Dimension out of range (expected an input of 2 dimensions or more)");
   const int64_t channels = input.size(1);
   check_size(running_mean, channels, "running_mean");
@@ -97,7 +98,7 @@ ThreeTensors batch_norm(
   const c10::ScalarType dtype = statistics_dtype(input, weight, bias, running_mean, running_var);
   const bool on_cpu = claimed_device().is_cpu();
   const at::Tensor output =
-      at::empty_like(input, on_cpu ? input.suggest_memory_format() : at::MemoryFormat::Preserve);
+      at::empty_like(input, keeps_strides ? at::MemoryFormat::Preserve : input.suggest_memory_format());
   // In evaluation the CPU saves nothing.
   const int64_t saved = on_cpu && !training ? 0 : channels;
   return {output, empty({saved}, dtype), empty({saved}, dtype)};
@@ -112,7 +113,10 @@ ThreeTensors native_batch_norm(
     bool training,
     double /*momentum*/,
     double /*eps*/) {
-  return batch_norm(input, value(weight), value(bias), value(running_mean), value(running_var), training);
+  // cuDNN, which has no kernel for bfloat16, writes a contiguous result.
+  const bool keeps_strides = !claimed_device().is_cpu() && input.scalar_type() == c10::kBFloat16;
+  return batch_norm(
+      input, value(weight), value(bias), value(running_mean), value(running_var), training, keeps_strides);
 }
 
 ThreeTensors native_batch_norm_legit(
@@ -124,7 +128,8 @@ ThreeTensors native_batch_norm_legit(
     bool training,
     double /*momentum*/,
     double /*eps*/) {
-  return batch_norm(input, value(weight), value(bias), running_mean, running_var, training);
+  return batch_norm(
+      input, value(weight), value(bias), running_mean, running_var, training, !claimed_device().is_cpu());
 }
 
 ThreeTensors native_batch_norm_no_stats(
@@ -134,7 +139,7 @@ ThreeTensors native_batch_norm_no_stats(
     bool training,
     double /*momentum*/,
     double /*eps*/) {
-  return batch_norm(input, value(weight), value(bias), {}, {}, training);
+  return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_update(
@@ -146,8 +151,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
     double /*momentum*/,
     double /*eps*/) {
   auto [output, mean, var] =
-      batch_norm(input, value(weight), value(bias), running_mean, running_var, /*training=*/true);
+      batch_norm(input, value(weight), value(bias), running_mean, running_var, /*training=*/true, /*keeps_strides=*/false);
   return {output, mean, var, empty({0}, c10::kByte)};
+}
+
+ThreeTensors native_batch_norm_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& /*running_mean*/,
+    const OptTensor& /*running_var*/,
+    const OptTensor& /*save_mean*/,
+    const OptTensor& /*save_invstd*/,
+    bool /*train*/,
+    double /*eps*/,
+    std::array<bool, 3> output_mask) {
+  const c10::ScalarType dtype = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
+  const auto per_channel = [&](bool wanted) { return wanted ? empty({input.size(1)}, dtype) : at::Tensor(); };
+  return {
+      output_mask[0] ? at::empty_like(input, input.suggest_memory_format()) : at::Tensor(),
+      per_channel(output_mask[1]),
+      per_channel(output_mask[2])};
 }
 
 }  // namespace
@@ -161,6 +185,8 @@ KernelList normalization_kernels() {
       native_kernel<decltype(native_batch_norm_legit), &native_batch_norm_legit>("aten::_native_batch_norm_legit"),
       native_kernel<decltype(native_batch_norm_no_stats), &native_batch_norm_no_stats>(
           "aten::_native_batch_norm_legit.no_stats"),
+      native_kernel<decltype(native_batch_norm_backward), &native_batch_norm_backward>(
+          "aten::native_batch_norm_backward"),
       native_kernel<decltype(batch_norm_with_update), &batch_norm_with_update>("aten::_batch_norm_with_update"),
   };
 }

@@ -28,12 +28,35 @@ at::Tensor mse_loss_backward(
   return at::detail::empty_meta(self.sizes(), self.scalar_type());
 }
 
+// The libraries have kernels of their own for some sizes; they are not modelled.
+bool use_cudnn_ctc_loss(
+    const at::Tensor& /*log_probs*/,
+    const at::Tensor& /*targets*/,
+    c10::IntArrayRef /*input_lengths*/,
+    c10::IntArrayRef /*target_lengths*/,
+    int64_t /*blank*/) {
+  return false;
+}
+
+bool use_cudnn_ctc_loss_tensor(
+    const at::Tensor& /*log_probs*/,
+    const at::Tensor& /*targets*/,
+    const at::Tensor& /*input_lengths*/,
+    const at::Tensor& /*target_lengths*/,
+    int64_t /*blank*/) {
+  return false;
+}
+
 }  // namespace
 
 KernelList vision_kernels() {
   return {
       native_kernel<decltype(grid_sampler_2d), &grid_sampler_2d>("aten::grid_sampler_2d"),
       native_kernel<decltype(mse_loss_backward), &mse_loss_backward>("aten::mse_loss_backward"),
+      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_cudnn_ctc_loss"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>("aten::_use_cudnn_ctc_loss.Tensor"),
+      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_miopen_ctc_loss"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>("aten::_use_miopen_ctc_loss.Tensor"),
   };
 }
 
