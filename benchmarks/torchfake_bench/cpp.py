@@ -15,12 +15,13 @@ from torchfake_bench.report import Report, console, new_table, number, ratio
 from torchfake_bench.timing import geometric_mean
 
 SOURCES = Path(__file__).parent.parent / "cpp"
+PACKAGE = Path(torchfake.cmake_prefix_path) / "torchfake"
 BUILD = Path(__file__).parent.parent.parent / "build" / "bench"
 
 
 def why_not() -> str | None:
     """What is missing for building the program, or None."""
-    if not (Path(torchfake.cmake_prefix_path) / "torchfake" / "torchfakeConfig.cmake").exists():
+    if not (PACKAGE / "torchfakeConfig.cmake").exists():
         return "torchfake's C++ package is not installed; `bash run build` installs it"
     if shutil.which("cmake") is None:
         return "cmake is not there; `pip install cmake ninja` installs it"
@@ -37,7 +38,7 @@ def build() -> Path:
         str(BUILD),
         *generator,
         "-DCMAKE_BUILD_TYPE=Release",
-        f"-DCMAKE_PREFIX_PATH={torchfake.cmake_prefix_path}",
+        f"-Dtorchfake_DIR={PACKAGE}",  # named, so that a build folder follows when torchfake moves
         f"-DTORCHFAKE_TORCH_DIR={Path(torch.__file__).parent}",
     ]
     for command in (configure, ["cmake", "--build", str(BUILD)]):

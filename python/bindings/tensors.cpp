@@ -1,7 +1,9 @@
 // Functions on tensors.
+#include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/native_table.h>
 #include <torchfake/torchfake.h>
 
 #include "bindings.h"
@@ -36,6 +38,7 @@ void bind_tensors(pybind11::module_& module) {
     TORCH_CHECK_VALUE(mode, "lift: not in a fake mode");
     return lift(real, mode, /*copy=*/true);
   });
+  module.def("list_native_kernels", &list_native_kernels);
   module.def("meta_like", torch::wrap_pybind_function(&meta_like), py::arg("fake"));
   module.def("to_fake", torch::wrap_pybind_function(&to_fake), py::arg("tensor"), py::arg("device") = py::none());
   module.def("fake_device", torch::wrap_pybind_function(&fake_device), py::arg("fake"));

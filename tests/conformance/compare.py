@@ -22,12 +22,12 @@ FAKE_ACCEPTS = "fake accepts"
 OTHER_ERROR = "fake raises another type"
 NOT_ANSWERED = "data-dependent with known values"
 CRASH = "crash"
-#: Nothing to compare.
 NO_SAMPLES = "no samples"
+#: Nothing to compare.
 REAL_ACCEPTS = "real accepts"
 NOT_MATCHED = "not matched"
 
-FAILURES = (DIFFERENT, FAKE_RAISES, FAKE_ACCEPTS, OTHER_ERROR, NOT_ANSWERED, CRASH)
+FAILURES = (DIFFERENT, FAKE_RAISES, FAKE_ACCEPTS, OTHER_ERROR, NOT_ANSWERED, CRASH, NO_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,11 @@ def observe_fake(
     with_gradients: bool,
     *,
     known: bool = False,
-    devices: list[str] | None = None,
 ) -> Observation:
     try:
         for _ in range(engine.calls):
             session = engine.session(known)
-            args, kwargs = fake_tree(session, copy_tree(arguments), devices)
+            args, kwargs = fake_tree(session, copy_tree(arguments))
             with session.inside():
                 outputs = function(*args, **kwargs)
                 rows = describe(outputs, tensors_in((args, kwargs)), with_gradients)
@@ -199,12 +198,21 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
     one that real PyTorch refuses and unknown ones accept, is made on known fakes as well.
     """
     real = observe_real(function, arguments, with_gradients)
-    result = judge(engine, real, observe_fake(engine, function, arguments, with_gradients))
+
+    def once(known: bool) -> Result:
+        return judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=known))
+
+    return settle(engine, once)
+
+
+def settle(engine: Engine, once: Callable[[bool], Result]) -> Result:
+    """The result on unknown fakes, or where values decide, that on known ones."""
+    result = once(False)
     if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
         return result
     if not engine.knows_values:
         return Result(DATA_DEPENDENT, result.detail) if result.outcome == NOT_ANSWERED else result
-    known = judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=True))
+    known = once(True)
     if known.outcome == SAME:
         return Result(DATA_DEPENDENT, result.detail)
     if known.outcome == BOTH_REFUSE:

@@ -7,7 +7,9 @@ import re
 from dataclasses import dataclass
 
 from compare import Case
+from engines import make_engine
 from suite_operators import DTYPES, Scope
+from suites import SUITES
 from variants import CALLS, LAYOUTS
 
 
@@ -54,3 +56,9 @@ KNOWN: tuple[Difference, ...] = ()
 def explanation(case: Case) -> Difference | None:
     """The listed difference that this failure is, or None."""
     return next((difference for difference in KNOWN if difference.explains(case)), None)
+
+
+def still_differs(known: Difference, subject: str, cache: str = "on") -> bool:
+    """Runs the subject, whole, until the difference shows."""
+    cases = SUITES[known.suite].cases(make_engine("torchfake", cache), subject, known.scope())
+    return any(known.explains(case) for case in cases)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from engines import CACHE_MODES, Peer, Torchfake
-from known_differences import Difference
+from known_differences import Difference, still_differs
 from report import Report
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -76,11 +76,6 @@ def gone(found: list[Job], report: Report, cache: str) -> list[tuple[Difference,
     ran = {(job.suite, subject) for job in found if job.engine == Torchfake.name for subject in job.subjects}
     missing = report.not_seen(Torchfake.name, ran)
     return [(known, subject) for known, subject in missing if not still_differs(known, subject, cache)]
-
-
-def still_differs(known: Difference, subject: str, cache: str) -> bool:
-    cases = run_job(Job(known.suite, Torchfake.name, cache, known.scope(), (subject,)))
-    return any(not isinstance(case, Started) and known.explains(case) for case in cases)
 
 
 def main(arguments: list[str]) -> int:

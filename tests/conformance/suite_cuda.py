@@ -17,27 +17,26 @@ import gzip
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from compare import (
     BOTH_REFUSE,
-    DATA_DEPENDENT,
     DIFFERENT,
     FAKE_ACCEPTS,
     FAKE_RAISES,
     NOT_ANSWERED,
     NOT_MATCHED,
     OTHER_ERROR,
-    REFUSED_WITH_VALUES,
     SAME,
     Case,
     Result,
     copy_tree,
     gradients,
     normal_stride,
+    settle,
     shares_storage,
     tensors_in,
 )
@@ -53,8 +52,6 @@ RECORD = Path(__file__).parent / "cuda_ops.jsonl.gz"
 #: A device, and a float, in the form that `repr` gives them.
 _DEVICE = re.compile(r"^('(cpu|cuda)(:0)?'|device\(type='(cpu|cuda)'(, index=0)?\))$")
 _FLOAT = re.compile(r"^-?\d+\.\d+(e-?\d+)?$")
-
-DIFFERENT_IN_SIZE = "different in size"
 
 #: inputs, outputs, gradients
 Recorded = tuple[list[Any], Any, Any]
@@ -97,18 +94,34 @@ def matched(subject: str, dtype: str, layout: str, recorded: list[Recorded]) -> 
     Scalars are drawn at random, from a generator that differs between devices.
     """
     pairs: list[Pair] = [(record, None, None) for record in recorded]
-    found = list(_samples(subject, dtype, layout))
-    for describe in (_key, _key_without_floats):
-        waiting: dict[str, list[int]] = collections.defaultdict(list)
-        for i, (record, op, _) in enumerate(pairs):
-            if op is None:
-                waiting[describe(record[0])].append(i)
-        for op, arguments in found:
-            indices = waiting.get(describe([_described(leaf) for leaf in pytree.tree_leaves(arguments)]))
-            if indices:
-                i = indices.pop(0)
-                pairs[i] = (pairs[i][0], op, arguments)
+    seen: list[tuple[OpInfo, Arguments]] = []
+    left = _pair_up(pairs, _key, _samples(subject, dtype, layout), seen)
+    if left:
+        _pair_up(pairs, _key_without_floats, iter(seen), [])
     return pairs
+
+
+def _pair_up(
+    pairs: list[Pair],
+    describe: Callable[[list[Any]], str],
+    samples: Iterator[tuple[OpInfo, Arguments]],
+    seen: list[tuple[OpInfo, Arguments]],
+) -> int:
+    """Fills in samples until none is missing or they run out; returns how many are missing."""
+    waiting: dict[str, list[int]] = collections.defaultdict(list)
+    for i, (record, op, _) in enumerate(pairs):
+        if op is None:
+            waiting[describe(record[0])].append(i)
+    missing = sum(map(len, waiting.values()))
+    while missing and (sample := next(samples, None)) is not None:
+        seen.append(sample)
+        op, arguments = sample
+        indices = waiting.get(describe([_described(leaf) for leaf in pytree.tree_leaves(arguments)]))
+        if indices:
+            i = indices.pop(0)
+            pairs[i] = (pairs[i][0], op, arguments)
+            missing -= 1
+    return missing
 
 
 def _samples(subject: str, dtype: str, layout: str) -> Iterator[tuple[OpInfo, Arguments]]:
@@ -154,17 +167,7 @@ def _relation(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[Any] | N
 
 def compare_with_record(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded) -> Result:
     """Unknown values first; where they decide, fakes that know theirs have to answer as the GPU did."""
-    result = _compare_once(engine, op, arguments, record, known=False)
-    if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
-        return result
-    if not engine.knows_values:
-        return Result(DATA_DEPENDENT, result.detail) if result.outcome == NOT_ANSWERED else result
-    known = _compare_once(engine, op, arguments, record, known=True)
-    if known.outcome == SAME or (result.outcome == NOT_ANSWERED and known.outcome == DIFFERENT_IN_SIZE):
-        return Result(DATA_DEPENDENT, result.detail)
-    if known.outcome == BOTH_REFUSE:
-        return Result(REFUSED_WITH_VALUES)
-    return result if result.outcome == FAKE_ACCEPTS else known
+    return settle(engine, lambda known: _compare_once(engine, op, arguments, record, known))
 
 
 def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded, known: bool) -> Result:
@@ -195,7 +198,7 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
         return Result(FAKE_ACCEPTS, f"real {grads}")
     if known and [row[1:3] for row in answer] == [row[1:3] for row in outputs] and answer != outputs:
         # The samples' values are not those on record, and they decide the sizes.
-        return Result(DIFFERENT_IN_SIZE)
+        return Result(SAME)
     if answer != outputs:
         return Result(DIFFERENT, f"outputs real {outputs} fake {answer}"[:400])
     if asks_gradients and answered_grads != grads:

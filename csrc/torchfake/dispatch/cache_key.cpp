@@ -252,7 +252,7 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
   if (!traits.is_builtin) {
     return Bypass::kNotBuiltin;
   }
-  if (traits.data_dependent || traits.dynamic_shape) {
+  if (traits.data_dependent || (traits.dynamic_shape && !traits.is_index)) {
     return Bypass::kDataDependent;
   }
   if (mode.options.recorder || traits.needs_values) {

@@ -109,10 +109,11 @@ bool masks_give_shape(const OpTraits& traits) {
   return traits.name == "aten::index" || traits.name == "aten::_unsafe_index" || traits.name == "aten::masked_select";
 }
 
-// `x.set_(storage)` gave a fake a storage that was made elsewhere (torch.load, on meta).
-void adopt_new_storages(const Inputs& inputs, const ModePtr& mode) {
+// An input may have been resized, or have got a storage that was made elsewhere (`x.set_(storage)` of torch.load).
+void after_a_change(const Inputs& inputs, const ModePtr& mode) {
   inputs.for_each_fake([&](const FakeTensorImpl& fake) {
     if (fake.has_storage()) {
+      note_resize(fake.unsafe_storage().unsafeGetStorageImpl());
       adopt_storage(fake.unsafe_storage(), fake.claimed_device(), mode->options.storage_observer);
     }
   });
@@ -174,8 +175,8 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
     }
   }
   wrap_outputs(call, inputs, device, mode);
-  if (C10_UNLIKELY(call.traits.name == "aten::set_")) {
-    adopt_new_storages(inputs, mode);
+  if (C10_UNLIKELY(call.traits.changes_geometry)) {
+    after_a_change(inputs, mode);
   }
   return device;
 }

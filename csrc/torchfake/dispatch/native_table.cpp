@@ -16,25 +16,35 @@ Table& table() {
   return *table;
 }
 
+template <typename Visit>
+void for_each_own_kernel(const Visit& visit) {
+  for (const auto family :
+       {&pointwise_kernels,
+        &reduction_kernels,
+        &rearranging_kernels,
+        &normalization_kernels,
+        &convolution_kernels,
+        &recurrent_kernels,
+        &random_kernels,
+        &attention_kernels,
+        &factory_kernels,
+        &fourier_kernels,
+        &vision_kernels}) {
+    for (const NativeKernel& kernel : family()) {
+      visit(kernel);
+    }
+  }
+}
+
+void add_to_table(const NativeKernel& kernel) {
+  table().emplace(kernel.name, kernel.kernel);
+}
+
 // Ours first: where PyTorch has one too, ours is there because that one does not answer as the real kernel.
 const Table& filled_table() {
   static const bool filled = [] {
-    for (const auto family :
-         {&pointwise_kernels,
-          &reduction_kernels,
-          &rearranging_kernels,
-          &normalization_kernels,
-          &convolution_kernels,
-          &recurrent_kernels,
-          &random_kernels,
-          &factory_kernels,
-          &fourier_kernels,
-          &vision_kernels}) {
-      for (const NativeKernel& kernel : family()) {
-        table().emplace(kernel.name, kernel.kernel);
-      }
-    }
-    for_each_native_kernel([](const NativeKernel& kernel) { table().emplace(kernel.name, kernel.kernel); });
+    for_each_own_kernel(add_to_table);
+    for_each_native_kernel(add_to_table);
     return true;
   }();
   (void)filled;
@@ -42,6 +52,15 @@ const Table& filled_table() {
 }
 
 }  // namespace
+
+std::map<std::string, bool> list_native_kernels() {
+  std::map<std::string, bool> names;
+  for (const auto& [name, kernel] : filled_table()) {
+    names.emplace(name, false);
+  }
+  for_each_own_kernel([&](const NativeKernel& kernel) { names[kernel.name] = true; });
+  return names;
+}
 
 const c10::KernelFunction* find_native_kernel(const std::string& name) {
   const Table& kernels = filled_table();

@@ -6,6 +6,8 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/boxing/impl/boxing.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 namespace torchfake {
@@ -27,5 +29,8 @@ void for_each_native_kernel(void (*visit)(const NativeKernel&));
 
 // The kernel for an operator, or null. `name` is qualified: "aten::add.Tensor", "aten::mm".
 const c10::KernelFunction* find_native_kernel(const std::string& name);
+
+// The operators that have a kernel in the table; true for those of rules/.
+std::map<std::string, bool> list_native_kernels();
 
 }  // namespace torchfake

@@ -33,6 +33,7 @@ KernelList normalization_kernels();
 KernelList convolution_kernels();
 KernelList recurrent_kernels();
 KernelList random_kernels();
+KernelList attention_kernels();
 KernelList factory_kernels();
 KernelList fourier_kernels();
 KernelList vision_kernels();

@@ -52,6 +52,19 @@ at::Tensor logical_binary(const at::Tensor& self, const at::Tensor& other) {
   return result_of({self, other}, c10::kBool);
 }
 
+at::Tensor& logical_binary_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  result_of({self, other}, c10::kBool, out);
+  return out;
+}
+
+at::Tensor nan_to_num(
+    const at::Tensor& self,
+    std::optional<double> /*nan*/,
+    std::optional<double> /*posinf*/,
+    std::optional<double> /*neginf*/) {
+  return result_of({self}, self.scalar_type());
+}
+
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(
       condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
@@ -119,6 +132,10 @@ KernelList pointwise_kernels() {
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &logical_binary>("aten::logical_and"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &logical_binary>("aten::logical_or"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &logical_binary>("aten::logical_xor"),
+      native_kernel<decltype(logical_binary_out), &logical_binary_out>("aten::logical_and.out"),
+      native_kernel<decltype(logical_binary_out), &logical_binary_out>("aten::logical_or.out"),
+      native_kernel<decltype(logical_binary_out), &logical_binary_out>("aten::logical_xor.out"),
+      native_kernel<decltype(nan_to_num), &nan_to_num>("aten::nan_to_num"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&), &where>("aten::where.self"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &complex_of>("aten::complex"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &complex_of>("aten::polar"),

@@ -21,6 +21,26 @@ at::Tensor& random_to(at::Tensor& self, int64_t to, std::optional<at::Generator>
   return random_from_to(self, 0, to, std::move(generator));
 }
 
+at::Tensor randperm_generator(
+    int64_t n,
+    std::optional<at::Generator> /*generator*/,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> /*layout*/,
+    std::optional<at::Device> /*device*/,
+    std::optional<bool> /*pin_memory*/) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  return at::detail::empty_meta({n}, dtype.value_or(c10::kLong));
+}
+
+at::Tensor randperm(
+    int64_t n,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  return randperm_generator(n, std::nullopt, dtype, layout, device, pin_memory);
+}
+
 }  // namespace
 
 KernelList random_kernels() {
@@ -28,6 +48,8 @@ KernelList random_kernels() {
       native_kernel<at::Tensor&(at::Tensor&, int64_t, std::optional<int64_t>, std::optional<at::Generator>), &random_from_to>(
           "aten::random_.from"),
       native_kernel<at::Tensor&(at::Tensor&, int64_t, std::optional<at::Generator>), &random_to>("aten::random_.to"),
+      native_kernel<decltype(randperm), &randperm>("aten::randperm"),
+      native_kernel<decltype(randperm_generator), &randperm_generator>("aten::randperm.generator"),
   };
 }
 

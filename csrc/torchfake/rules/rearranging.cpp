@@ -43,6 +43,22 @@ at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   return roll(roll(self, shifts[0], dims[0]), shifts.slice(1), dims.slice(1));
 }
 
+at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK_INDEX(index.dim() <= 1, "index_select(): Index is supposed to be a vector");
+  TORCH_CHECK(
+      index.scalar_type() == c10::kLong || index.scalar_type() == c10::kInt,
+      "index_select(): Expected dtype int32 or int64 for index");
+  if (self.dim() == 0) {
+    TORCH_CHECK(
+        index.numel() == 1, "index_select(): Index to scalar can have only 1 value, got ", index.numel(), " value(s)");
+    return at::detail::empty_meta({}, self.scalar_type());
+  }
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes[wrapped] = index.numel();
+  return at::detail::empty_meta(sizes, self.scalar_type());
+}
+
 // What the mask lets through fills the front, and zeros the rest: the values decide nothing of the shape.
 at::Tensor masked_scatter_backward(const at::Tensor& grad_output, const at::Tensor& /*mask*/, at::IntArrayRef sizes) {
   return at::detail::empty_meta(sizes, grad_output.scalar_type());
@@ -58,6 +74,7 @@ KernelList rearranging_kernels() {
   return {
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
+      native_kernel<decltype(index_select), &index_select>("aten::index_select"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),
   };

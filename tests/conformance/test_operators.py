@@ -1,0 +1,18 @@
+"""Suite 1, bounded: four float32 samples of every operator, as given and transposed, each cache hit checked."""
+
+import pytest
+import suite_operators
+from bounded import check
+
+SCOPE = suite_operators.Scope(4, ("float32",), ("plain", "transposed"), ("function",))
+INTEGERS = suite_operators.Scope(2, ("int64",), ("plain",), ("function", "in-place"))
+
+
+@pytest.mark.parametrize("subject", suite_operators.subjects())
+def test_an_operator_on_fakes_gives_the_metadata_of_the_real_one(subject):
+    check(suite_operators, subject, SCOPE, cache="cross-check")
+
+
+@pytest.mark.parametrize("subject", suite_operators.subjects())
+def test_an_operator_on_integer_fakes_gives_the_metadata_of_the_real_one(subject):
+    check(suite_operators, subject, INTEGERS)
