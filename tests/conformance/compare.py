@@ -180,7 +180,7 @@ def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
             return Result(NOT_ANSWERED, said)
         if real.error is None:
             return Result(FAKE_RAISES, said)
-        if isinstance(fake.error, type(real.error)):
+        if isinstance(fake.error, type(real.error)) and not isinstance(fake.error, engine.gives_up):
             return Result(BOTH_REFUSE)
         return Result(OTHER_ERROR, f"real {type(real.error).__name__}: {str(real.error)[:150]}; fake {said}")
     if real.error is not None:

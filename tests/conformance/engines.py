@@ -33,6 +33,8 @@ class Engine(Protocol):
     calls: int
     #: Exceptions that say: the answer depends on values.
     declares: tuple[type[Exception], ...]
+    #: Exceptions that say: this engine cannot. They refuse nothing that real PyTorch refuses.
+    gives_up: tuple[type[Exception], ...]
 
     def session(self, known: bool = False) -> Session: ...
     def is_fake(self, tensor: torch.Tensor) -> bool: ...
@@ -53,6 +55,13 @@ class Torchfake:
         self.cache = cache
         self.calls = 1 if cache == "off" else 2
         self.declares = (torchfake.DataDependentOutputException, torchfake.DynamicOutputShapeException)
+        self.gives_up = (
+            torchfake.DataAccessError,
+            torchfake.MetadataMismatchError,
+            torchfake.RealTensorError,
+            torchfake.UnsupportedFakeTensorException,
+            torchfake.UnsupportedOperatorException,
+        )
         self.is_fake = torchfake.is_fake
 
     def session(self, known: bool = False) -> Session:
@@ -119,6 +128,11 @@ class Peer:
         from torch._subclasses import fake_tensor
 
         self.declares = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+        self.gives_up = (
+            fake_tensor.MetadataMismatchError,
+            fake_tensor.UnsupportedFakeTensorException,
+            fake_tensor.UnsupportedOperatorException,
+        )
 
     def is_fake(self, tensor: torch.Tensor) -> bool:
         from torch._subclasses.fake_tensor import is_fake

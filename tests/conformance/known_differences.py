@@ -50,7 +50,39 @@ class Difference:
         )
 
 
-KNOWN: tuple[Difference, ...] = ()
+_SPARSE = "sparse tensors cannot be faked, and are refused by name"
+
+KNOWN: tuple[Difference, ...] = (
+    Difference(
+        _SPARSE,
+        suite="operators",
+        subjects=("sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse"),
+        detail="UnsupportedFakeTensorException",
+    ),
+    Difference(
+        _SPARSE, suite="cuda", subjects=("sparse.mm.reduce", "to_sparse"), detail="UnsupportedFakeTensorException"
+    ),
+    Difference(_SPARSE, suite="optimizers", subjects=("SparseAdam",), detail="UnsupportedFakeTensorException"),
+    Difference(
+        "the jiterator compiles for a GPU and asks for one before it calls any operator",
+        suite="cuda",
+        subjects=("jiterator_2inputs_2outputs", "jiterator_binary_return_by_ref"),
+        detail="Jiterator is only supported on CUDA and ROCm GPUs",
+    ),
+    Difference(
+        "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one",
+        suite="cuda",
+        subjects=("linalg.det",),
+        detail=r"gradients real \[None\] fake \[\[\[(0|\d+, 0)",
+    ),
+    Difference(
+        "the record has no gradients here; asked again, the GPU gave those that the fakes give",
+        suite="cuda",
+        subjects=("torch.ops.aten._flash_attention_forward",),
+        variant="bfloat16 plain",
+        detail=r"gradients real \[None, None, None\] fake \[\[",
+    ),
+)
 
 
 def explanation(case: Case) -> Difference | None:

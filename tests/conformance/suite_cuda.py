@@ -193,7 +193,9 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
         if not refuses:
             return Result(FAKE_RAISES, said)
         names = [kind.__name__ for kind in type(error).__mro__]
-        return Result(BOTH_REFUSE) if grads in names else Result(OTHER_ERROR, f"real {grads}; fake {said}")
+        if grads in names and not isinstance(error, engine.gives_up):
+            return Result(BOTH_REFUSE)
+        return Result(OTHER_ERROR, f"real {grads}; fake {said}")
     if refuses:
         return Result(FAKE_ACCEPTS, f"real {grads}")
     if known and [row[1:3] for row in answer] == [row[1:3] for row in outputs] and answer != outputs:

@@ -85,6 +85,7 @@ def test_an_input_that_only_the_fake_resizes_is_seen():
         (raises(ValueError("no")), torch.exp, compare.FAKE_ACCEPTS),
         (raises(ValueError("no")), raises(IndexError("no")), compare.OTHER_ERROR),
         (raises(ValueError("no")), raises(ValueError("other words")), compare.BOTH_REFUSE),
+        (raises(RuntimeError("no")), raises(torchfake.MetadataMismatchError("no")), compare.OTHER_ERROR),
         (torch.exp, torch.exp, compare.SAME),
         (torch.nonzero, torch.nonzero, compare.DATA_DEPENDENT),
         (torch.nonzero, raises(torchfake.DynamicOutputShapeException("no")), compare.NOT_ANSWERED),
