@@ -59,6 +59,15 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
+at::Tensor embedding_dense_backward(
+    const at::Tensor& grad_output,
+    const at::Tensor& /*indices*/,
+    int64_t num_weights,
+    int64_t /*padding_idx*/,
+    bool /*scale_grad_by_freq*/) {
+  return at::detail::empty_meta({num_weights, grad_output.size(-1)}, grad_output.scalar_type());
+}
+
 // What the mask lets through fills the front, and zeros the rest: the values decide nothing of the shape.
 at::Tensor masked_scatter_backward(const at::Tensor& grad_output, const at::Tensor& /*mask*/, at::IntArrayRef sizes) {
   return at::detail::empty_meta(sizes, grad_output.scalar_type());
@@ -75,6 +84,7 @@ KernelList rearranging_kernels() {
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
       native_kernel<decltype(index_select), &index_select>("aten::index_select"),
+      native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),
   };
