@@ -30,9 +30,8 @@ void bind_tensors(pybind11::module_& module) {
   module.def("is_fake", &is_fake, py::arg("tensor"));
   module.def("is_plain_fake", &is_plain_fake, py::arg("tensor"));
   module.def("is_known", &is_known, py::arg("fake"));
-  module.def("forget_values", [](uintptr_t storage) {
-    forget_known_bytes(reinterpret_cast<c10::StorageImpl*>(storage));
-  });
+  module.def(
+      "forget_values", [](uintptr_t storage) { forget_known_bytes(reinterpret_cast<c10::StorageImpl*>(storage)); });
   module.def("lift", [](const at::Tensor& real) {
     const ModePtr mode = current_mode();
     TORCH_CHECK_VALUE(mode, "lift: not in a fake mode");

@@ -35,8 +35,8 @@ def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any,
         return _real_make_grads(outputs, *args, **kwargs)
 
 
-# By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: where in
-# which storage it lies.
+# By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: its
+# place in its storage.
 def _address(fake: torch.Tensor) -> int:
     return hash((fake.untyped_storage()._cdata, fake.storage_offset()))
 

@@ -1,4 +1,4 @@
-"""The current CUDA device, where PyTorch has none: `torch.cuda.device(1)`, `set_device`, `current_device` in the mode."""
+"""The current CUDA device where PyTorch has none: `device(1)`, `set_device`, `current_device` of `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _wrap(name: str) -> Callable[..., Any]:
 
 def install() -> None:
     """Puts them in place, only in a PyTorch that was built without CUDA."""
-    if torch.backends.cuda.is_built():
+    if torch._C._has_cuda:
         return
     for name in _IN_THE_MODE:
         _original[name] = getattr(torch.cuda, name)

@@ -268,7 +268,7 @@ def test_the_graph_errors_of_autograd_are_raised() -> None:
             (x * 2).backward(torch.ones(4))
         with torch.inference_mode():
             inference = torch.ones(2)
-        with pytest.raises(RuntimeError, match="[Ii]nference tensors"):
+        with pytest.raises(RuntimeError, match=r"[Ii]nference tensors"):
             (inference * x[:2]).sum().backward()
         with pytest.raises(RuntimeError, match="assign a"):
             x.grad = torch.ones(4)

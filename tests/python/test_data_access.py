@@ -85,7 +85,7 @@ def test_known_values_come_out(device: str) -> None:
     assert tensor.nonzero().tolist() == [[0], [2]] and tensor[tensor > 0].tolist() == [1, 2]
     assert host.numpy().tolist() == [1, 0, 2] and numpy.asarray(host).dtype == numpy.float32
     assert tensor.numpy(force=True).tolist() == [1, 0, 2]
-    assert torch.equal(tensor, tensor.clone()) and 2.0 in tensor and [1.0, 0.0, 2.0] == [float(x) for x in tensor]
+    assert torch.equal(tensor, tensor.clone()) and 2.0 in tensor and [float(x) for x in tensor] == [1.0, 0.0, 2.0]
 
 
 def test_numpy_of_a_claimed_gpu_tensor_is_refused_as_for_a_real_one() -> None:

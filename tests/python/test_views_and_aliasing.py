@@ -101,11 +101,10 @@ def test_a_view_of_what_requires_grad_joins_the_graph_as_a_real_one(name: str) -
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_claims_the_device_of_its_base(name: str) -> None:
-    with fake_mode():
-        with torch.device("cuda:2"):
-            base = torch.empty(2, 3, 4)
-            for view in torch.utils._pytree.tree_leaves(VIEWS[name](base)):
-                assert is_fake(view) and view.device == torch.device("cuda:2")
+    with fake_mode(), torch.device("cuda:2"):
+        base = torch.empty(2, 3, 4)
+        for view in torch.utils._pytree.tree_leaves(VIEWS[name](base)):
+            assert is_fake(view) and view.device == torch.device("cuda:2")
 
 
 INPLACE: dict[str, Callable[[Tensor, Tensor], Any]] = {

@@ -78,7 +78,9 @@ StorageMemo& memo() {
 void check_convertible(const at::Tensor& tensor) {
   const auto refuse = [](const char* what) {
     raise(
-        ErrorKind::kUnsupportedFakeTensor, "to_fake", std::string(what) + " tensors cannot be faked; only strided ones can.");
+        ErrorKind::kUnsupportedFakeTensor,
+        "to_fake",
+        std::string(what) + " tensors cannot be faked; only strided ones can.");
   };
   if (tensor.layout() != c10::kStrided) {
     refuse(tensor.layout() == c10::kJagged || tensor.is_nested() ? "nested" : "sparse");

@@ -77,8 +77,7 @@ const char* FakeTensorImpl::tensorimpl_type_name() const {
 template <typename Version>
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& version, bool allow_metadata_change)
     const {
-  auto copy =
-      c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage_), key_set_, data_type_, claimed_device_, mode_);
+  auto copy = c10::make_intrusive<FakeTensorImpl>(c10::Storage(storage_), key_set_, data_type_, claimed_device_, mode_);
   copy_tensor_metadata(this, copy.get(), std::forward<Version>(version), allow_metadata_change);
   copy->refresh_numel();
   copy->refresh_contiguous();

@@ -119,7 +119,8 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     hook(type);
   }
   // What the missing guard would have said.
-  TORCH_CHECK(false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
+  TORCH_CHECK(
+      false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
 }
 
 // Note [Absent devices]

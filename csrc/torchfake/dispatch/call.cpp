@@ -23,12 +23,7 @@ void Call::add(const c10::IValue& value, size_t arg, size_t element) {
   (fake != nullptr ? has_fake_ : has_non_fake_) = true;
   const ArgTraits& facts = traits.args[arg];
   tensors_.push_back(
-      {impl,
-       fake,
-       static_cast<uint16_t>(arg),
-       static_cast<uint32_t>(element),
-       facts.is_written,
-       facts.is_out});
+      {impl, fake, static_cast<uint16_t>(arg), static_cast<uint32_t>(element), facts.is_written, facts.is_out});
 }
 
 void Call::rescan() {

@@ -97,8 +97,7 @@ void answer_from_values(Call& call, const ValueTracker& values, c10::Device devi
       at::Tensor fake = to_fake(real, mode, device);
       if (real.numel() <= mode->options.known_values) {
         // The fake's storage mirrors the real one's, which nobody else has.
-        set_known_bytes(
-            fake.storage().unsafeGetStorageImpl(), device, real.storage().getWeakStorageImpl().lock());
+        set_known_bytes(fake.storage().unsafeGetStorageImpl(), device, real.storage().getWeakStorageImpl().lock());
       }
       value = std::move(fake);
     }
@@ -188,9 +187,8 @@ c10::Device run_and_remember(
     const ModePtr& mode,
     const CacheKey& key,
     const CacheEntry* found) {
-  const CacheEntryPtr known = found == nullptr
-      ? CacheEntryPtr()
-      : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
+  const CacheEntryPtr known =
+      found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
   const OutcomeRecorder recorder(call);
   const auto remember = [&](CacheEntryPtr outcome) {
     if (known && !known->same_outcome(*outcome)) {
@@ -207,8 +205,7 @@ c10::Device run_and_remember(
     forget_reads();
     const c10::Device device = run(call, values, mode);
     Bypass reason = kernel_read_values() ? Bypass::kDataDependent : Bypass::kNone;
-    CacheEntryPtr outcome =
-        reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
+    CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
     if (outcome) {
       remember(std::move(outcome));
     } else {

@@ -96,8 +96,7 @@ bool fills_storage(const c10::TensorImpl& impl) {
 }
 
 at::Tensor new_buffer(const c10::TensorImpl& like) {
-  return at::empty_strided(
-      like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
+  return at::empty_strided(like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
 }
 
 template <typename Visit>

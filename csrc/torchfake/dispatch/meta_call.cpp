@@ -32,8 +32,8 @@ const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey:
 // Python's kernels do inside is their own.
 c10::impl::LocalDispatchKeySet kernel_keys(bool counts_versions) {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  keys.included_ = keys.included_ | c10::DispatchKeySet(c10::DispatchKey::Meta) |
-      c10::DispatchKeySet(c10::DispatchKey::Fake);
+  keys.included_ =
+      keys.included_ | c10::DispatchKeySet(c10::DispatchKey::Meta) | c10::DispatchKeySet(c10::DispatchKey::Fake);
   keys.excluded_ = keys.excluded_ | kAboveKernels | kOtherBackends;
   if (!counts_versions) {
     keys.excluded_ = keys.excluded_.add(c10::DispatchKey::ADInplaceOrView);
@@ -142,8 +142,7 @@ void call_composite(Call& call) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
   }
   const size_t below = call.stack->size() - call.num_args();
-  const std::vector<c10::IValue> arguments(
-      call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
+  const std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
   const auto start_again = [&] {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
@@ -220,7 +219,8 @@ void meta_call(Call& call, c10::Device device) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
-        "the kernel reads values of an argument, and fakes hold none. Values are known only where they follow from small "
+        "the kernel reads values of an argument, and fakes hold none. Values are known only where they follow from "
+        "small "
         "constants; keep this operator out of the fake run.");
   }
 }

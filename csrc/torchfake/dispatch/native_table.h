@@ -19,9 +19,7 @@ struct NativeKernel {
 
 template <typename Signature, Signature* kFunction>
 NativeKernel native_kernel(const char* name) {
-  return {
-      name,
-      c10::KernelFunction::makeFromUnboxedFunction(c10::CompileTimeFunctionPointer<Signature, kFunction>())};
+  return {name, c10::KernelFunction::makeFromUnboxedFunction(c10::CompileTimeFunctionPointer<Signature, kFunction>())};
 }
 
 // Visits every kernel of the table.

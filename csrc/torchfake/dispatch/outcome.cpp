@@ -131,12 +131,14 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     }
     // Views share a version with their base: counted once.
     const uint32_t counted_up = version_of(now) - before.version;
-    const bool counted = counted_up > 0 && std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
-      return b.is_written && b.storage == before.storage;
-    });
+    const bool counted = counted_up > 0 &&
+        std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
+                           return b.is_written && b.storage == before.storage;
+                         });
     const uint32_t version_bumps = counted ? 0 : counted_up;
-    if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) || now.strides() != c10::IntArrayRef(before.strides) ||
-        now.storage_offset() != before.storage_offset || storage_nbytes(now) != before.nbytes) {
+    if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) ||
+        now.strides() != c10::IntArrayRef(before.strides) || now.storage_offset() != before.storage_offset ||
+        storage_nbytes(now) != before.nbytes) {
       entry->changes.push_back(
           {static_cast<uint32_t>(i),
            version_bumps,

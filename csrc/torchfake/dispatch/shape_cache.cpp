@@ -26,8 +26,8 @@ bool OutputRecipe::operator==(const OutputRecipe& other) const {
 }
 
 bool InputChange::operator==(const InputChange& other) const {
-  return input == other.input && version_bumps == other.version_bumps && sizes == other.sizes && strides == other.strides &&
-      storage_offset == other.storage_offset && nbytes == other.nbytes;
+  return input == other.input && version_bumps == other.version_bumps && sizes == other.sizes &&
+      strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes;
 }
 
 bool CacheEntry::same_outcome(const CacheEntry& other) const {
@@ -127,8 +127,7 @@ void touch(CacheEntry& entry) {
 }
 
 bool matches(const CacheEntry& entry, const CacheKey& key) {
-  return entry.key.size() == key.words().size() &&
-      std::equal(entry.key.begin(), entry.key.end(), key.words().begin());
+  return entry.key.size() == key.words().size() && std::equal(entry.key.begin(), entry.key.end(), key.words().begin());
 }
 
 void count_hit(ThreadTable& table) {
@@ -205,8 +204,7 @@ void insert(CacheEntryPtr entry) {
   entry->last_used.store(shared().misses.load(std::memory_order_relaxed), std::memory_order_relaxed);
   Shard& shard = shard_of(hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
-  while (!shard.entries.empty() &&
-         (shard.entries.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
+  while (!shard.entries.empty() && (shard.entries.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
     evict(shard);
   }
   shard.bytes += entry->bytes();

@@ -94,9 +94,7 @@ std::optional<at::Tensor> bias_of(const Attention& a) {
   if (bias.scalar_type() == c10::kBool) {
     const auto options = a.query.options();
     bias = at::where(
-        bias,
-        at::scalar_tensor(0.0, options),
-        at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+        bias, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
   }
   const int64_t keys = bias.size(-1);
   const int64_t rest = keys % 16;
@@ -117,9 +115,7 @@ at::Tensor math(const Attention& a) {
   if (mask && mask->scalar_type() == c10::kBool) {
     const auto options = a.query.options();
     mask = at::where(
-        *mask,
-        at::scalar_tensor(0.0, options),
-        at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+        *mask, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
   }
   auto outputs = at::_scaled_dot_product_attention_math(
       a.query, a.key, a.value, mask, a.dropout, a.is_causal, std::nullopt, a.scale, a.enable_gqa);

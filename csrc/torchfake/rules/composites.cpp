@@ -129,8 +129,7 @@ void install(std::vector<torch::Library>& libraries, std::index_sequence<kIndice
   for (const c10::DispatchKey key : kDenseAutogradKeys) {
     libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     torch::Library& library = libraries.back();
-    (library.impl(
-         kRules[kIndices].name, torch::CppFunction::makeFromBoxedFunction<&composite_kernel<kIndices>>()),
+    (library.impl(kRules[kIndices].name, torch::CppFunction::makeFromBoxedFunction<&composite_kernel<kIndices>>()),
      ...);
   }
 }

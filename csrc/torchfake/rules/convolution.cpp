@@ -128,8 +128,7 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
   }
   const at::MemoryFormat channels_last =
       weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
-  const bool wants =
-      input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
+  const bool wants = input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.
   const bool is_double = input.scalar_type() == c10::kDouble;
   const bool has = !is_double || (claimed_device().is_cpu() && weight.dim() == 4);

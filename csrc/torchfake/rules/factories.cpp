@@ -22,7 +22,8 @@ at::Tensor kaiser_window(
       c10::isFloatingType(type) || c10::isComplexType(type),
       "kaiser_window expects floating point dtypes, got: ",
       type);
-  TORCH_CHECK(window_length >= 0, "kaiser_window requires non-negative window_length, got window_length=", window_length);
+  TORCH_CHECK(
+      window_length >= 0, "kaiser_window requires non-negative window_length, got window_length=", window_length);
   if (window_length < 2 || !periodic) {
     return at::detail::empty_meta({window_length}, type);
   }

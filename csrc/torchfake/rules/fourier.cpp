@@ -25,7 +25,11 @@ Dims by_stride(const at::Tensor& self, c10::IntArrayRef dims, bool keep_last) {
 
 // The result of a transform over `dims`: batch dimensions come first, in the order of the input's strides, then the
 // transformed ones; memory is dense in that order.
-at::Tensor transformed(const at::Tensor& self, c10::IntArrayRef out_sizes, c10::IntArrayRef dims, c10::ScalarType dtype) {
+at::Tensor transformed(
+    const at::Tensor& self,
+    c10::IntArrayRef out_sizes,
+    c10::IntArrayRef dims,
+    c10::ScalarType dtype) {
   const int64_t ndim = self.dim();
   Dims order(ndim);
   std::iota(order.begin(), order.end(), 0);

@@ -128,8 +128,7 @@ ThreeTensors native_batch_norm_legit(
     bool training,
     double /*momentum*/,
     double /*eps*/) {
-  return batch_norm(
-      input, value(weight), value(bias), running_mean, running_var, training, !claimed_device().is_cpu());
+  return batch_norm(input, value(weight), value(bias), running_mean, running_var, training, !claimed_device().is_cpu());
 }
 
 ThreeTensors native_batch_norm_no_stats(
@@ -150,8 +149,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
     at::Tensor& running_var,
     double /*momentum*/,
     double /*eps*/) {
-  auto [output, mean, var] =
-      batch_norm(input, value(weight), value(bias), running_mean, running_var, /*training=*/true, /*keeps_strides=*/false);
+  auto [output, mean, var] = batch_norm(
+      input, value(weight), value(bias), running_mean, running_var, /*training=*/true, /*keeps_strides=*/false);
   return {output, mean, var, empty({0}, c10::kByte)};
 }
 

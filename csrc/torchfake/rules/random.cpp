@@ -45,8 +45,9 @@ at::Tensor randperm(
 
 KernelList random_kernels() {
   return {
-      native_kernel<at::Tensor&(at::Tensor&, int64_t, std::optional<int64_t>, std::optional<at::Generator>), &random_from_to>(
-          "aten::random_.from"),
+      native_kernel<
+          at::Tensor&(at::Tensor&, int64_t, std::optional<int64_t>, std::optional<at::Generator>),
+          &random_from_to>("aten::random_.from"),
       native_kernel<at::Tensor&(at::Tensor&, int64_t, std::optional<at::Generator>), &random_to>("aten::random_.to"),
       native_kernel<decltype(randperm), &randperm>("aten::randperm"),
       native_kernel<decltype(randperm_generator), &randperm_generator>("aten::randperm.generator"),

@@ -20,7 +20,11 @@ at::Tensor contiguous_like(const at::Tensor& tensor) {
   return empty(tensor.sizes(), tensor);
 }
 
-void check_gates(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& state, int64_t gates) {
+void check_gates(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& state,
+    int64_t gates) {
   TORCH_CHECK(input_gates.dim() == 2 && state.dim() == 2, "expected gates and states of two dimensions");
   TORCH_CHECK(
       input_gates.sizes() == hidden_gates.sizes() && input_gates.size(1) == gates * state.size(1),
@@ -50,9 +54,7 @@ ThreeTensors lstm_cell_backward(
     const at::Tensor& workspace,
     bool has_bias) {
   return {
-      contiguous_like(workspace),
-      contiguous_like(cx),
-      has_bias ? empty({workspace.size(1)}, workspace) : at::Tensor()};
+      contiguous_like(workspace), contiguous_like(cx), has_bias ? empty({workspace.size(1)}, workspace) : at::Tensor()};
 }
 
 std::tuple<at::Tensor, at::Tensor> gru_cell(

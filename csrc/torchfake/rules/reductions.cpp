@@ -38,8 +38,8 @@ std::tuple<at::Tensor, at::Tensor> var_mean(
 
 KernelList reduction_kernels() {
   using One = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, const std::optional<at::Scalar>&, bool);
-  using Two =
-      std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, at::OptionalIntArrayRef, const std::optional<at::Scalar>&, bool);
+  using Two = std::tuple<at::Tensor, at::Tensor>(
+      const at::Tensor&, at::OptionalIntArrayRef, const std::optional<at::Scalar>&, bool);
   return {
       native_kernel<One, &var>("aten::var.correction"),
       native_kernel<One, &var>("aten::std.correction"),

@@ -16,8 +16,7 @@ at::Tensor grid_sampler_2d(
     bool /*align_corners*/) {
   at::native::check_grid_sampler_common(input, grid);
   at::native::check_grid_sampler_2d(input, grid);
-  return at::detail::empty_meta(
-      {input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.scalar_type());
+  return at::detail::empty_meta({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.scalar_type());
 }
 
 at::Tensor mse_loss_backward(
@@ -54,9 +53,11 @@ KernelList vision_kernels() {
       native_kernel<decltype(grid_sampler_2d), &grid_sampler_2d>("aten::grid_sampler_2d"),
       native_kernel<decltype(mse_loss_backward), &mse_loss_backward>("aten::mse_loss_backward"),
       native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_cudnn_ctc_loss"),
-      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>("aten::_use_cudnn_ctc_loss.Tensor"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
+          "aten::_use_cudnn_ctc_loss.Tensor"),
       native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_miopen_ctc_loss"),
-      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>("aten::_use_miopen_ctc_loss.Tensor"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
+          "aten::_use_miopen_ctc_loss.Tensor"),
   };
 }
 
