@@ -127,6 +127,10 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: torch.rand(1, 2, 3, 4).clone(memory_format=torch.channels_last),
     ),
     "storage_offset": (lambda: torch.rand(10)[2:8][1:], lambda: torch.rand(10)[3:9][1:]),
+    "offset_kept_by_a_copy": (
+        lambda: torch.rand(10)[2:8].slice_scatter(torch.rand(2), 0, 1, 3),
+        lambda: torch.rand(10)[3:9].slice_scatter(torch.rand(2), 0, 1, 3),
+    ),
     "storage_size": (lambda: torch.rand(10)[:4].resize_(8), lambda: torch.rand(4).resize_(8)),
     "list_length": (lambda: torch.cat([torch.rand(2)] * 2), lambda: torch.cat([torch.rand(2)] * 3)),
     "conj": (

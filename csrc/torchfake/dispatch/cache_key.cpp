@@ -85,7 +85,7 @@ void CacheKey::add_tensor(const Call& call, const TensorArg& arg) {
   const c10::Device device = arg.fake != nullptr ? arg.fake->claimed_device() : c10::Device(c10::kCPU);
   const c10::IntArrayRef sizes = tensor.sizes();
   const c10::IntArrayRef strides = tensor.strides();
-  const bool with_storage = call.traits.is_view || call.traits.changes_geometry;
+  const bool with_storage = call.traits.reads_storage;
   uint64_t* words = add_room(2 + 2 * sizes.size() + (with_storage ? 2 : 0));
   *words++ = kTensorMark ^ sizes.size() << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
       static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(arg.fake != nullptr) << 25 ^

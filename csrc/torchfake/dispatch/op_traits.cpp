@@ -79,8 +79,7 @@ bool holds_tensors(const c10::TypePtr& type) {
 
 // Reads nothing of its tensor argument but sizes, strides, dtype and device.
 bool takes_shape_only(std::string_view base) {
-  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" ||
-      base == "empty_quantized";
+  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" || base == "empty_quantized";
 }
 
 ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
@@ -88,8 +87,7 @@ ValueSource value_source(std::string_view base, bool is_random, bool takes_tenso
     return ValueSource::kUninitialised;
   }
   const bool unknown = starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
-      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor" ||
-      base == "_pin_memory";
+      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor" || base == "_pin_memory";
   if (is_random || unknown) {
     return ValueSource::kNone;
   }
@@ -105,10 +103,9 @@ ValueSource value_source(std::string_view base, bool is_random, bool takes_tenso
 // Operators that take a factor: adding, scaling and the steps of optimizers.
 bool takes_factors(std::string_view base) {
   static const std::unordered_set<std::string_view> kNames = {
-      "add",     "add_",     "sub",     "sub_",     "rsub",    "mul",      "mul_",     "div",
-      "div_",    "addcmul",  "addcmul_", "addcdiv", "addcdiv_", "lerp",    "lerp_",    "addmm",
-      "addmm_",  "baddbmm",  "baddbmm_", "addmv",   "addmv_",  "addr",     "addr_",    "addbmm",
-      "addbmm_"};
+      "add",      "add_",     "sub",     "sub_",     "rsub",  "mul",    "mul_",   "div",    "div_",
+      "addcmul",  "addcmul_", "addcdiv", "addcdiv_", "lerp",  "lerp_",  "addmm",  "addmm_", "baddbmm",
+      "baddbmm_", "addmv",    "addmv_",  "addr",     "addr_", "addbmm", "addbmm_"};
   return kNames.count(base) > 0 || starts_with(base, "_fused_adam") || starts_with(base, "_fused_sgd") ||
       starts_with(base, "_fused_adagrad") || (starts_with(base, "_foreach_") && base.find("pow") == base.npos);
 }
@@ -123,7 +120,8 @@ bool is_factor(const c10::Argument& arg) {
 
 }  // namespace
 
-OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name), overload(op.operator_name().overload_name) {
+OpTraits::OpTraits(const c10::OperatorHandle& op)
+    : name(op.operator_name().name), overload(op.operator_name().overload_name) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view base = std::string_view(name).substr(name.find("::") + 2);
   for (const c10::Argument& arg : schema.arguments()) {
@@ -162,6 +160,8 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) : name(op.operator_name().name
   changes_geometry = mutates &&
       (has_out || op.hasTag(at::Tag::inplace_view) || starts_with(base, "resize") || starts_with(base, "set_") ||
        starts_with(base, "as_strided") || starts_with(base, "_resize"));
+  // slice_scatter and its like return a copy of the first argument that keeps its place in its storage.
+  reads_storage = is_view || changes_geometry || ends_with(base, "_scatter");
   if (takes_factors(base)) {
     for (size_t i = 0; i < args.size(); ++i) {
       args[i].scales_only = is_factor(schema.arguments()[i]);
