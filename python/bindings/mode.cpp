@@ -1,4 +1,5 @@
 // The mode, entered and left explicitly as Python's context managers do.
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
@@ -45,31 +46,88 @@ using EnteredNoFakeMode = EnteredMode<NoFakeMode>;
 
 }  // namespace
 
-void bind_mode(pybind11::module_& module) {
-  namespace py = pybind11;
-  py::class_<EnteredFakeMode>(module, "EnteredFakeMode")
+namespace {
+
+namespace py = pybind11;
+
+template <typename Value>
+auto flag(Value FakeModeOptions::* member) {
+  return std::make_pair(
+      [member](const ModeState& mode) { return mode.options.*member; },
+      [member](ModeState& mode, Value value) { mode.options.*member = value; });
+}
+
+template <typename Class, typename Value>
+void bind_flag(Class& state, const char* name, Value FakeModeOptions::* member) {
+  const auto [get, set] = flag(member);
+  state.def_property(name, get, set);
+}
+
+std::optional<c10::DeviceType> device_type(const std::optional<std::string>& name) {
+  return name ? std::optional(c10::Device(*name).type()) : std::nullopt;
+}
+
+const FakeTensorImpl& require_fake(const at::Tensor& tensor) {
+  const FakeTensorImpl* impl = as_fake(tensor);
+  TORCH_CHECK_VALUE(impl != nullptr, "expected a fake tensor");
+  return *impl;
+}
+
+void bind_state(py::module_& module) {
+  py::enum_<RealTensors>(module, "RealTensors")
+      .value("AMONG_THEMSELVES", RealTensors::kAmongThemselves)
+      .value("REFUSED", RealTensors::kRefused)
+      .value("CONVERTED", RealTensors::kConverted);
+  py::class_<ModeState, ModePtr> state(module, "ModeState");
+  state
       .def(
-          py::init([](bool fake_cuda, int64_t known_values) {
+          py::init([](int64_t known_values, bool exclusive) {
             FakeModeOptions options;
-            options.fake_cuda = fake_cuda;
             options.known_values = known_values;
-            return std::make_unique<EnteredFakeMode>(std::move(options));
+            options.exclusive = exclusive;
+            return c10::make_intrusive<ModeState>(std::move(options));
           }),
           py::kw_only(),
-          py::arg("fake_cuda"),
-          py::arg("known_values"))
-      .def_static(
-          "of",
-          [](const at::Tensor& fake) {
-            const FakeTensorImpl* impl = as_fake(fake);
-            TORCH_CHECK_VALUE(impl != nullptr, "expected a fake tensor");
-            return std::make_unique<EnteredFakeMode>(impl->mode());
-          })
+          py::arg("known_values"),
+          py::arg("exclusive") = false)
+      .def_property_readonly("address", [](const ModeState& mode) { return reinterpret_cast<uintptr_t>(&mode); })
+      .def_property_readonly("exclusive", [](const ModeState& mode) { return mode.options.exclusive; })
+      .def_readwrite("epoch", &ModeState::epoch)
+      .def_property(
+          "prefer_device_type",
+          [](const ModeState& mode) -> std::optional<std::string> {
+            const auto& type = mode.options.prefer_device_type;
+            return type ? std::optional(c10::DeviceTypeName(*type, /*lower_case=*/true)) : std::nullopt;
+          },
+          [](ModeState& mode, const std::optional<std::string>& name) {
+            mode.options.prefer_device_type = device_type(name);
+          });
+  bind_flag(state, "fake_cuda", &FakeModeOptions::fake_cuda);
+  bind_flag(state, "known_values", &FakeModeOptions::known_values);
+  bind_flag(state, "known_from_factories", &FakeModeOptions::known_from_factories);
+  bind_flag(state, "propagate_real_tensors", &FakeModeOptions::propagate_real_tensors);
+  bind_flag(state, "real_tensors", &FakeModeOptions::real_tensors);
+  bind_flag(state, "allow_fallback_kernels", &FakeModeOptions::allow_fallback_kernels);
+  bind_flag(state, "allow_meta", &FakeModeOptions::allow_meta);
+  bind_flag(state, "cache_enabled", &FakeModeOptions::cache_enabled);
+}
+
+}  // namespace
+
+void bind_mode(py::module_& module) {
+  bind_state(module);
+  py::class_<EnteredFakeMode>(module, "EnteredFakeMode")
+      .def(
+          py::init([](ModePtr state) { return std::make_unique<EnteredFakeMode>(std::move(state)); }), py::arg("state"))
       .def("leave", &EnteredFakeMode::leave);
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))
       .def("leave", &EnteredNoFakeMode::leave);
   module.def("in_fake_mode", &in_fake_mode);
+  module.def("current_mode", [] { return current_mode(); });
+  module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));
+  module.def("real_tensors_override", &real_tensors_override);
+  module.def("set_real_tensors_override", &set_real_tensors_override, py::arg("what"));
 }
 
 }  // namespace torchfake

@@ -16,6 +16,7 @@ import torch  # noqa: F401  (its libraries have to be loaded before the engine's
 from torchfake import (
     _C,
     _amp,
+    _attributes,
     _autograd,
     _creation,
     _cuda,
@@ -23,6 +24,7 @@ from torchfake import (
     _init,
     _legacy_types,
     _methods,
+    _mode,
     _printing,
     _serialization,
     _storages,
@@ -35,19 +37,36 @@ from torchfake.cache import (
     disable_fake_tensor_cache,
     set_cache_limits,
 )
+from torchfake.converter import FakeTensorConverter
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
     DeviceMismatchError,
     DeviceNotFakedError,
     DynamicOutputShapeException,
+    DynamicShapesError,
     FakeTensorError,
     MetadataMismatchError,
+    MixedModesError,
     RealTensorError,
     UnsupportedFakeTensorException,
+    UnsupportedMutationAliasingException,
     UnsupportedOperatorException,
 )
-from torchfake.fake import FakeTensor, fake_mode, is_fake, meta_like, no_fake_mode, to_fake
+from torchfake.fake import (
+    FakeTensor,
+    detect_fake_mode,
+    fake_mode,
+    get_plain_tensors,
+    is_fake,
+    maybe_get_fake_mode,
+    meta_like,
+    no_fake_mode,
+    to_fake,
+)
+from torchfake.fake_tensor_mode import FakeCopyMode, FakeTensorMode, fake_tensor_tls, unset_fake_temporarily
+from torchfake.interop import from_torch, to_torch
+from torchfake.tensor_metadata import TensorMetadata, extract_tensor_metadata
 
 __all__ = [
     "CacheInfo",
@@ -56,23 +75,38 @@ __all__ = [
     "DeviceMismatchError",
     "DeviceNotFakedError",
     "DynamicOutputShapeException",
+    "DynamicShapesError",
+    "FakeCopyMode",
     "FakeTensor",
+    "FakeTensorConverter",
     "FakeTensorError",
+    "FakeTensorMode",
     "MetadataMismatchError",
+    "MixedModesError",
     "RealTensorError",
+    "TensorMetadata",
     "UnsupportedFakeTensorException",
+    "UnsupportedMutationAliasingException",
     "UnsupportedOperatorException",
     "cache_info",
     "clear_cache",
     "cmake_prefix_path",
     "cross_check_cache",
+    "detect_fake_mode",
     "disable_fake_tensor_cache",
+    "extract_tensor_metadata",
     "fake_mode",
+    "fake_tensor_tls",
+    "from_torch",
+    "get_plain_tensors",
     "is_fake",
+    "maybe_get_fake_mode",
     "meta_like",
     "no_fake_mode",
     "set_cache_limits",
     "to_fake",
+    "to_torch",
+    "unset_fake_temporarily",
 ]
 
 __version__ = "0.1.0"
@@ -82,6 +116,7 @@ cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 
 _C._stand_in_for_absent_devices()
 _amp.install()
+_attributes.install()
 _autograd.install()
 _creation.install()
 _cuda.install()
@@ -89,6 +124,7 @@ _data.install()
 _init.install()
 _legacy_types.install()
 _methods.install()
+_mode.install()
 _printing.install()
 _serialization.install()
 _storages.install()

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from torchfake import _C
 from torchfake._stand_in import StandIn
-from torchfake.fake import find_fake, is_fake
+from torchfake.fake import find_fake, is_fake, no_fake_mode
 
 _real_format: Callable[..., str] = Tensor.__format__
 _real_str_intern: Callable[..., str] = _tensor_str._str_intern
@@ -59,7 +59,10 @@ def _str_intern(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
         return _real_str_intern(tensor, tensor_contents=tensor_contents)
     if _C.is_fake(tensor) or _wraps_fake(tensor):
         return _describe(tensor, "..." if tensor_contents is None else tensor_contents)
-    return _real_str_intern(tensor, tensor_contents=tensor_contents)
+    if not _C.in_fake_mode():
+        return _real_str_intern(tensor, tensor_contents=tensor_contents)
+    with no_fake_mode():  # a mode may refuse operators on real tensors
+        return _real_str_intern(tensor, tensor_contents=tensor_contents)
 
 
 def _format(self: Tensor, spec: str) -> str:

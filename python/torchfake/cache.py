@@ -9,8 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torchfake import _C
+
+if TYPE_CHECKING:
+    from torchfake.fake_tensor_mode import FakeTensorMode
 
 __all__ = [
     "CacheInfo",
@@ -99,8 +103,11 @@ def set_cache_limits(*, max_size: int | None = None, max_bytes: int | None = Non
 
 
 @contextlib.contextmanager
-def disable_fake_tensor_cache() -> Iterator[None]:
+def disable_fake_tensor_cache(fake_mode: FakeTensorMode | None = None) -> Iterator[None]:
     """Runs the kernel for every call in its scope, on all threads. A context manager, and a decorator.
+
+    Args:
+        fake_mode: For which mode alone; all of them if left out.
 
     >>> import torch
     >>> from torchfake import cache_info, clear_cache, disable_fake_tensor_cache, fake_mode
@@ -112,6 +119,13 @@ def disable_fake_tensor_cache() -> Iterator[None]:
     >>> cache_info().hits, cache_info().bypasses
     (0, {'cache disabled': 2})
     """
+    if fake_mode is not None:
+        was_enabled, fake_mode.cache_enabled = fake_mode.cache_enabled, False
+        try:
+            yield
+        finally:
+            fake_mode.cache_enabled = was_enabled
+        return
     was_enabled = _C.cache_enabled()
     _C.set_cache_enabled(False)
     try:

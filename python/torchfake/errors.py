@@ -12,10 +12,13 @@ __all__ = [
     "DeviceMismatchError",
     "DeviceNotFakedError",
     "DynamicOutputShapeException",
+    "DynamicShapesError",
     "FakeTensorError",
     "MetadataMismatchError",
+    "MixedModesError",
     "RealTensorError",
     "UnsupportedFakeTensorException",
+    "UnsupportedMutationAliasingException",
     "UnsupportedOperatorException",
 ]
 
@@ -29,6 +32,11 @@ class FakeTensorError(RuntimeError):
 
     def __reduce__(self) -> tuple[type[FakeTensorError], tuple[str, str]]:
         return type(self), (str(self), self.op)
+
+    @property
+    def reason(self) -> str:
+        """The message, under the name that PyTorch's own exceptions have for it."""
+        return str(self)
 
     @property
     def func(self) -> torch._ops.OpOverload | None:
@@ -73,6 +81,18 @@ class MetadataMismatchError(FakeTensorError):
     """The cross-check of the shape cache found two different answers."""
 
 
+class MixedModesError(FakeTensorError):
+    """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with one of ours."""
+
+
+class UnsupportedMutationAliasingException(FakeTensorError):
+    """A branch or body of a higher-order operator changes an input, or returns an alias of one."""
+
+
+class DynamicShapesError(FakeTensorError, NotImplementedError):
+    """Symbolic sizes were asked for, which are not supported yet."""
+
+
 class DeviceNotFakedError(FakeTensorError):
     """A device that this machine lacks was asked for in a mode with `fake_cuda=False`."""
 
@@ -87,6 +107,7 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
     DeviceMismatchError,
     RealTensorError,
     MetadataMismatchError,
+    MixedModesError,
     DeviceNotFakedError,
 )
 

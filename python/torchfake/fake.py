@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C
+from torchfake._mode import Mode, current_mode, mode_of
+from torchfake.errors import MixedModesError
+
+if TYPE_CHECKING:
+    from torchfake.fake_tensor_mode import FakeTensorMode
 
 __all__ = ["FakeTensor", "fake_mode", "is_fake", "meta_like", "no_fake_mode", "to_fake"]
 
@@ -22,7 +27,7 @@ __all__ = ["FakeTensor", "fake_mode", "is_fake", "meta_like", "no_fake_mode", "t
 KNOWN_VALUES = 16_384
 
 
-class fake_mode(contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
+class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
     """Makes every tensor created in its scope fake. A context manager, and a decorator.
 
     Args:
@@ -50,29 +55,24 @@ class fake_mode(contextlib.ContextDecorator):  # a verb in the ancestor, so lowe
     def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES) -> None:
         if known_values < 0:
             raise ValueError(f"fake_mode: known_values must be 0 or more, got {known_values}")
-        self.fake_cuda = fake_cuda
-        self.known_values = known_values
-        self._entered: list[tuple[_C.EnteredFakeMode, bool]] = []
+        super().__init__(_C.ModeState(known_values=known_values))
+        self._state.fake_cuda = fake_cuda
 
-    def __enter__(self) -> fake_mode:
-        lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-        entered = _C.EnteredFakeMode(fake_cuda=self.fake_cuda, known_values=self.known_values)
-        # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
-        torch._C._set_only_lift_cpu_tensors(True)
-        _C._skip_init_of_other_backends(True)
-        self._entered.append((entered, lifts_cpu_only))
-        return self
+    @classmethod
+    def _with_state(cls, state: _C.ModeState) -> fake_mode:
+        mode = cls.__new__(cls)
+        Mode.__init__(mode, state)
+        return mode
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        entered, lifts_cpu_only = self._entered.pop()
-        torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
-        entered.leave()
-        _C._skip_init_of_other_backends(_C.in_fake_mode())
+    @property
+    def fake_cuda(self) -> bool:
+        """Whether devices that this machine lacks may be claimed."""
+        return self._state.fake_cuda
+
+    @property
+    def known_values(self) -> int:
+        """The most elements a fake may have whose values are kept."""
+        return self._state.known_values
 
 
 class no_fake_mode(contextlib.ContextDecorator):
@@ -107,7 +107,7 @@ class in_mode_of:
     def __enter__(self) -> None:
         if not _C.in_fake_mode():
             self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-            self._entered = _C.EnteredFakeMode.of(self._fake)
+            self._entered = _C.EnteredFakeMode(_C.mode_of(self._fake))
             torch._C._set_only_lift_cpu_tensors(True)
 
     def __exit__(self, *_: object) -> None:
@@ -134,6 +134,8 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
         return _unwrap(torch._C._functorch.get_unwrapped(tensor))
     if torch._is_functional_tensor(tensor):
         return _unwrap(torch._from_functional_tensor(tensor))
+    if isinstance(tensor, FunctionalTensor):
+        return _unwrap(tensor.elem)
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         return find_fake(getattr(tensor, name) for name in names)
@@ -151,6 +153,55 @@ def is_fake(tensor: object) -> bool:
     (True, False)
     """
     return isinstance(tensor, Tensor) and _unwrap(tensor) is not None
+
+
+def maybe_get_fake_mode(t: object) -> Mode | None:
+    """The mode of the fake that `t` is or wraps; None where there is none.
+
+    >>> import torch
+    >>> from torchfake import fake_mode, maybe_get_fake_mode
+    >>> with fake_mode() as mode:
+    ...     x = torch.ones(2)
+    >>> maybe_get_fake_mode(x) is mode, maybe_get_fake_mode(torch.ones(2))
+    (True, None)
+    """
+    fake = _unwrap(t) if isinstance(t, Tensor) else None
+    return None if fake is None else mode_of(fake)
+
+
+def detect_fake_mode(inputs: object = None) -> Mode | None:
+    """The mode that is active, else that of the first fake among `inputs` (any nesting of containers); or None.
+
+    Raises:
+        MixedModesError: Two fakes among `inputs` belong to different modes, one of which takes its own alone.
+    """
+    found = current_mode()
+    for leaf in torch.utils._pytree.tree_leaves(inputs):
+        mode = maybe_get_fake_mode(leaf)
+        if mode is None or mode is found:
+            continue
+        if found is None:
+            found = mode
+        elif found._state.exclusive or mode._state.exclusive:
+            raise MixedModesError("detect_fake_mode: the inputs belong to different modes")
+    return found
+
+
+def get_plain_tensors(subclass: Tensor, *, out: list[Any]) -> list[Any]:
+    """Appends to `out` the tensors that a wrapper subclass consists of, in order, wrappers within wrappers opened.
+
+    >>> import torch
+    >>> from torchfake import get_plain_tensors
+    >>> len(get_plain_tensors(torch.ones(2), out=[]))
+    1
+    """
+    if not is_traceable_wrapper_subclass(subclass):
+        out.append(subclass)
+        return out
+    names, _ = subclass.__tensor_flatten__()
+    for name in names:
+        get_plain_tensors(getattr(subclass, name), out=out)
+    return out
 
 
 def meta_like(fake: Tensor) -> Tensor:
@@ -206,5 +257,11 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     (True, False)
     """
 
-    def __new__(cls, *args: object, **kwargs: object) -> FakeTensor:
-        raise TypeError("FakeTensor: fake tensors are made by creating tensors inside fake_mode(), or with to_fake()")
+    def __new__(cls, fake_mode: Mode, elem: Tensor, device: torch.device | str) -> Tensor:  # type: ignore[misc]
+        """A fake of `fake_mode` on `device` with the metadata of a meta tensor."""
+        return _C.from_meta_and_device(elem, torch.device(device), fake_mode._state)
+
+    @staticmethod
+    def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> Tensor:
+        """The fake that stands for a real tensor in a mode."""
+        return fake_mode.from_tensor(t)

@@ -2,77 +2,39 @@
 #include <torchfake/convert/to_fake.h>
 
 #include <ATen/EmptyTensor.h>
-#include <c10/util/flat_hash_map.h>
 
+#include <torchfake/convert/weak_memo.h>
 #include <torchfake/core/errors.h>
-
-#include <mutex>
+#include <torchfake/dispatch/plain_cpu.h>
 
 namespace torchfake {
 
 namespace {
 
-// Which fake storage stands for which real one. Holds neither alive: an entry whose real or fake storage is gone counts
-// as absent, and is swept out when the table has doubled.
-class StorageMemo {
- public:
-  // The fake storage for `real` on `device` in `mode`, made by `make` if there is none.
-  template <typename Make>
-  c10::Storage find_or_make(const c10::Storage& real, c10::Device device, const ModeState* mode, const Make& make) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const Key key{real.unsafeGetStorageImpl(), mode, device};
-    auto found = entries_.find(key);
-    if (found != entries_.end() && !found->second.real.expired()) {
-      if (auto fake = found->second.fake.lock()) {
-        return c10::Storage(std::move(fake));
-      }
-    }
-    c10::Storage fake = make();
-    entries_.erase(key);
-    entries_.emplace(key, Entry{real.getWeakStorageImpl(), fake.getWeakStorageImpl()});
-    sweep();
-    return fake;
+using StorageMemo = WeakMemo<c10::StorageImpl>;
+
+c10::intrusive_ptr<c10::StorageImpl> impl_of(const c10::Storage& storage) {
+  return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl());
+}
+
+c10::Storage new_meta_storage(size_t nbytes) {
+  return at::detail::empty_meta({static_cast<int64_t>(nbytes)}, c10::kByte).storage();
+}
+
+// The storage that stands for `source`, made if there is none.
+template <typename Prepare>
+c10::Storage find_or_make(
+    StorageMemo& memo,
+    const StorageMemo::Key& key,
+    const c10::Storage& source,
+    const Prepare& prepare) {
+  if (c10::intrusive_ptr<c10::StorageImpl> found = memo.find(key)) {
+    return c10::Storage(std::move(found));
   }
-
- private:
-  struct Key {
-    const void* storage;
-    const void* mode;
-    c10::Device device;
-    bool operator==(const Key& other) const {
-      return storage == other.storage && mode == other.mode && device == other.device;
-    }
-  };
-  struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return std::hash<const void*>()(key.storage) ^ std::hash<const void*>()(key.mode) * 31 ^
-          std::hash<c10::Device>()(key.device) * 1009;
-    }
-  };
-  struct Entry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> real;
-    c10::weak_intrusive_ptr<c10::StorageImpl> fake;
-  };
-
-  void sweep() {
-    if (entries_.size() < next_sweep_) {
-      return;
-    }
-    for (auto entry = entries_.begin(); entry != entries_.end();) {
-      const bool dead = entry->second.real.expired() || entry->second.fake.expired();
-      entry = dead ? entries_.erase(entry) : std::next(entry);
-    }
-    next_sweep_ = std::max<size_t>(64, entries_.size() * 2);
-  }
-
-  std::mutex mutex_;
-  std::unordered_map<Key, Entry, KeyHash> entries_;
-  size_t next_sweep_ = 64;
-};
-
-StorageMemo& memo() {
-  static auto* memo = new StorageMemo();  // never destroyed: fakes may outlive static storage
-  return *memo;
+  c10::Storage made = new_meta_storage(source.nbytes());
+  prepare(made);
+  memo.remember(key, impl_of(source), impl_of(made));
+  return made;
 }
 
 void check_convertible(const at::Tensor& tensor) {
@@ -94,31 +56,67 @@ void check_convertible(const at::Tensor& tensor) {
   if (!tensor.has_storage()) {
     refuse("storage-less");
   }
+  if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    refuse("symbolic-sized");
+  }
+}
+
+// Real values go along, in a mode that says so.
+void copy_values(const c10::Storage& real, const c10::Storage& fake, c10::Device device) {
+  if (real.device().is_cpu() && real.data() != nullptr) {
+    c10::intrusive_ptr<c10::StorageImpl> bytes = zero_bytes(real.nbytes());
+    std::memcpy(bytes->mutable_data(), real.data(), real.nbytes());
+    set_known_bytes(fake.unsafeGetStorageImpl(), device, std::move(bytes));
+  }
 }
 
 }  // namespace
 
-at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<c10::Device> device) {
-  if (!tensor.defined() || as_fake(tensor) != nullptr) {
-    return tensor;
-  }
+at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
+  static auto* memo = new StorageMemo();  // never destroyed: fakes may outlive static storage
   check_convertible(tensor);
-  const c10::Device claimed =
-      normalize_device(device.value_or(tensor.is_meta() ? c10::Device(c10::kCPU) : tensor.device()));
-  const c10::Storage storage = memo().find_or_make(tensor.storage(), claimed, mode.get(), [&] {
-    c10::Storage made = at::detail::empty_meta({static_cast<int64_t>(tensor.storage().nbytes())}, c10::kByte).storage();
-    adopt_storage(made, claimed, mode->options.storage_observer);
-    return made;
-  });
-  c10::DispatchKeySet keys = key_set_for(claimed, tensor.scalar_type());
+  const c10::Storage& real = tensor.storage();
+  const c10::Storage storage =
+      find_or_make(*memo, {real.unsafeGetStorageImpl(), mode.get(), device}, real, [&](const c10::Storage& made) {
+        adopt_storage(made, device, mode->options.storage_observer);
+        if (mode->options.propagate_real_tensors) {
+          copy_values(real, made, device);
+        }
+      });
   at::Tensor fake = make_fake(
-      storage, keys, tensor.dtype(), {tensor.sizes(), tensor.strides(), tensor.storage_offset()}, claimed, mode);
+      storage,
+      key_set_for(device, tensor.scalar_type()),
+      tensor.dtype(),
+      {tensor.sizes(), tensor.strides(), tensor.storage_offset()},
+      device,
+      mode);
   fake._set_conj(tensor.is_conj());
   fake._set_neg(tensor.is_neg());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     fake.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
   return fake;
+}
+
+at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<c10::Device> device) {
+  if (!tensor.defined() || as_fake(tensor) != nullptr) {
+    return tensor;
+  }
+  return make_fake_of(
+      tensor, mode, normalize_device(device.value_or(tensor.is_meta() ? c10::Device(c10::kCPU) : tensor.device())));
+}
+
+at::Tensor to_meta(const at::Tensor& fake) {
+  static auto* memo = new StorageMemo();
+  const c10::Storage& source = fake.storage();
+  const c10::Storage storage =
+      find_or_make(*memo, {source.unsafeGetStorageImpl(), nullptr, c10::kMeta}, source, [](const c10::Storage&) {});
+  at::Tensor meta = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::Meta), fake.dtype());
+  meta.unsafeGetTensorImpl()->set_sizes_and_strides(fake.sizes(), fake.strides(), fake.storage_offset());
+  meta._set_conj(fake.is_conj());
+  meta._set_neg(fake.is_neg());
+  return meta;
 }
 
 }  // namespace torchfake

@@ -46,6 +46,8 @@ void throw_error(ErrorKind kind, const std::string& op, const std::string& messa
       throw RealTensorError(op, message);
     case ErrorKind::kMetadataMismatch:
       throw MetadataMismatchError(op, message);
+    case ErrorKind::kMixedModes:
+      throw MixedModesError(op, message);
     case ErrorKind::kDeviceNotFaked:
       throw DeviceNotFakedError(op, message);
   }

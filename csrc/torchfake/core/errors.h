@@ -16,6 +16,7 @@ enum class ErrorKind : uint8_t {
   kDeviceMismatch,  // two inputs claim different devices
   kRealTensor,  // a real tensor stands among fakes, or a fake among real ones
   kMetadataMismatch,  // the cross-check found two answers
+  kMixedModes,  // fakes of two modes in one operator, or two kinds of modes at once
   kDeviceNotFaked,  // a device this machine lacks, in a mode that does not fake it
 };
 
@@ -50,6 +51,7 @@ using UnsupportedFakeTensorException = TypedError<ErrorKind::kUnsupportedFakeTen
 using DeviceMismatchError = TypedError<ErrorKind::kDeviceMismatch>;
 using RealTensorError = TypedError<ErrorKind::kRealTensor>;
 using MetadataMismatchError = TypedError<ErrorKind::kMetadataMismatch>;
+using MixedModesError = TypedError<ErrorKind::kMixedModes>;
 using DeviceNotFakedError = TypedError<ErrorKind::kDeviceNotFaked>;
 
 // Throws the error of that kind, as its own type. `raise` puts the operator's name before the detail.

@@ -6,6 +6,8 @@
 
 #include <torchfake/core/compat.h>
 
+#include <atomic>
+
 namespace torchfake {
 
 namespace {
@@ -19,6 +21,10 @@ void push(ModePtr mode) {
   c10::ThreadLocalDebugInfo::_push(compat::mode_info_kind(), std::make_shared<ModeInfo>(std::move(mode)));
 }
 
+std::atomic<int64_t> g_exclusive_modes{0};
+
+thread_local std::optional<RealTensors> t_real_tensors;
+
 bool set_included(bool included) {
   const bool before = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake);
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, included);
@@ -26,6 +32,26 @@ bool set_included(bool included) {
 }
 
 }  // namespace
+
+ModeState::ModeState(FakeModeOptions options) : options(std::move(options)) {
+  g_exclusive_modes += this->options.exclusive ? 1 : 0;
+}
+
+ModeState::~ModeState() {
+  g_exclusive_modes -= options.exclusive ? 1 : 0;
+}
+
+bool exclusive_modes_exist() {
+  return g_exclusive_modes.load(std::memory_order_relaxed) > 0;
+}
+
+std::optional<RealTensors> real_tensors_override() {
+  return t_real_tensors;
+}
+
+void set_real_tensors_override(std::optional<RealTensors> what) {
+  t_real_tensors = what;
+}
 
 // Note [Where the mode lives]
 // Two thread-locals of PyTorch make a mode: the Fake key among the keys that every dispatch includes, and an entry in

@@ -26,19 +26,45 @@ class OpRecorder {
       c10::ArrayRef<c10::IValue> outputs) = 0;
 };
 
+// What becomes of a real tensor among an operator's arguments.
+enum class RealTensors : uint8_t {
+  kAmongThemselves,  // real tensors make real ones; among fakes only a number may stand
+  kRefused,  // an error, always
+  kConverted,  // made fake on the way in, once for each
+};
+
 struct FakeModeOptions {
   // Whether devices that this machine lacks may be claimed. If false, asking for one throws DeviceNotFakedError.
   bool fake_cuda = true;
   // The most elements a fake may have whose values are kept because they follow from constants; 0 keeps none.
   int64_t known_values = 16384;
+  // Whether factories make known values. If not, they come in with constants alone (torch.tensor, to_fake's `lift`).
+  bool known_from_factories = true;
+  // Real values travel along with every fake, random ones too, whatever their size: each operator also runs for real.
+  bool propagate_real_tensors = false;
+  RealTensors real_tensors = RealTensors::kAmongThemselves;
+  // Whether fakes of other modes are refused.
+  bool exclusive = false;
+  // Whether an operator that has no meta kernel may run its CPU kernel on zeros.
+  bool allow_fallback_kernels = true;
+  // Whether a fake may claim the meta device.
+  bool allow_meta = true;
+  bool cache_enabled = true;
+  // Where inputs claim devices of two types, this one wins instead of an error.
+  std::optional<c10::DeviceType> prefer_device_type;
   std::shared_ptr<StorageObserver> storage_observer;
   std::shared_ptr<OpRecorder> recorder;
 };
 
 // A mode's lasting part: fakes keep it alive and stay bound to it after the mode has been left.
 struct ModeState final : c10::intrusive_ptr_target {
-  explicit ModeState(FakeModeOptions options) : options(std::move(options)) {}
-  const FakeModeOptions options;
+  explicit ModeState(FakeModeOptions options);
+  ~ModeState() override;
+
+  // Flags may be changed between calls, by the thread that uses the mode; `exclusive` may not.
+  FakeModeOptions options;
+  // Advanced by whoever traces again with the same fakes: ends what they remember. See ValueMemos.
+  int64_t epoch = 0;
 };
 
 using ModePtr = c10::intrusive_ptr<ModeState>;
@@ -49,6 +75,13 @@ const ModePtr* find_current_mode();
 
 // Whether this thread is in a mode.
 bool in_fake_mode();
+
+// Whether some mode is exclusive, so that calls have to be looked at for fakes of two modes.
+bool exclusive_modes_exist();
+
+// What this thread does with real tensors, in place of what its modes say; nothing leaves it to them.
+std::optional<RealTensors> real_tensors_override();
+void set_real_tensors_override(std::optional<RealTensors> what);
 
 // While one lives, tensors created on this thread are fake. Nests: the innermost mode's options hold. To be destroyed
 // on the thread that made it, in reverse order of construction.

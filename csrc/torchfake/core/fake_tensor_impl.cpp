@@ -70,6 +70,20 @@ c10::Device FakeTensorImpl::device_custom() const {
   return InKernel::active() ? c10::Device(c10::kMeta) : claimed_device_;
 }
 
+std::optional<c10::Scalar> FakeTensorImpl::memo(ValueMemos::Kind kind) const {
+  return memos_ == nullptr ? std::nullopt : memos_->get(kind, version_counter().current_version(), mode_->epoch);
+}
+
+void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
+  if (is_inference()) {
+    return;
+  }
+  if (memos_ == nullptr) {
+    memos_ = std::make_unique<ValueMemos>();
+  }
+  memos_->set(kind, std::move(value), version_counter().current_version(), mode_->epoch);
+}
+
 const char* FakeTensorImpl::tensorimpl_type_name() const {
   return "FakeTensorImpl";
 }

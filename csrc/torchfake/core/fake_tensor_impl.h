@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <torchfake/core/fake_mode.h>
+#include <torchfake/core/value_memos.h>
 
 namespace torchfake {
 
@@ -48,6 +49,11 @@ class FakeTensorImpl final : public c10::TensorImpl {
     return mode_;
   }
 
+  // What was found in the values, as long as they are the same. Inference tensors count no versions and remember
+  // nothing.
+  std::optional<c10::Scalar> memo(ValueMemos::Kind kind) const;
+  void set_memo(ValueMemos::Kind kind, c10::Scalar value);
+
   // detach(), .data, saved variables.
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter,
@@ -68,6 +74,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
 
   c10::Device claimed_device_;
   ModePtr mode_;
+  std::unique_ptr<ValueMemos> memos_;  // most fakes have none
 };
 
 // The fake behind a tensor, or null. Tests the type, not the key: a plain TensorImpl may have copied a fake's keys.

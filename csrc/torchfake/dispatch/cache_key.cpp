@@ -236,7 +236,12 @@ void CacheKey::add_settings(const ModeState& mode) {
       static_cast<uint64_t>(c10::InferenceMode::is_enabled()) << 8 |
       static_cast<uint64_t>(context.deterministicAlgorithms()) << 9 |
       static_cast<uint64_t>(context.deterministicAlgorithmsWarnOnly()) << 10 |
-      static_cast<uint64_t>(mode.options.fake_cuda) << 11);
+      static_cast<uint64_t>(mode.options.fake_cuda) << 11 |
+      static_cast<uint64_t>(mode.options.allow_fallback_kernels) << 12 |
+      static_cast<uint64_t>(mode.options.allow_meta) << 13 |
+      static_cast<uint64_t>(mode.options.prefer_device_type.has_value()) << 14 |
+      static_cast<uint64_t>(mode.options.exclusive) << 15 |
+      static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16);
 }
 
 void CacheKey::finish() {

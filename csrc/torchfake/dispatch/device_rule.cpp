@@ -65,7 +65,7 @@ bool is_cpu_scalar(const FakeTensorImpl& fake) {
           "; move one of them with .to()."));
 }
 
-const TensorArg* common_device_arg(const Call& call) {
+const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceType> prefer) {
   const std::string& name = call.traits.name;
   const bool index_op = contains(kIndexOps, name);
   const bool scalars_join = name != "aten::nextafter";
@@ -96,6 +96,15 @@ const TensorArg* common_device_arg(const Call& call) {
         tensor.fake->claimed_device().is_cpu()) {
       continue;
     }
+    if (prefer) {
+      if (common->fake->claimed_device().type() == *prefer) {
+        continue;
+      }
+      if (tensor.fake->claimed_device().type() == *prefer) {
+        common = &tensor;
+        continue;
+      }
+    }
     refuse(call, *common, tensor);
   }
   return common;
@@ -112,6 +121,12 @@ c10::Device device_rule(const Call& call, const ModeState& mode) {
           call.op_name(),
           c10::str("device ", device, " was asked for in a mode with fake_cuda=False; turn it on to claim it."));
     }
+    if (!mode.options.allow_meta && device.is_meta()) {
+      raise(
+          ErrorKind::kUnsupportedFakeTensor,
+          call.op_name(),
+          "the meta device was asked for in a mode with allow_meta=False.");
+    }
     return device;
   }
   if (!call.has_fake()) {
@@ -122,7 +137,7 @@ c10::Device device_rule(const Call& call, const ModeState& mode) {
     return call.tensors().front().fake != nullptr ? call.tensors().front().fake->claimed_device()
                                                   : c10::Device(c10::kCPU);
   }
-  return common_device_arg(call)->fake->claimed_device();
+  return common_device_arg(call, mode.options.prefer_device_type)->fake->claimed_device();
 }
 
 }  // namespace torchfake

@@ -3,6 +3,7 @@
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
+#include <torchfake/dispatch/admission.h>
 #include <torchfake/dispatch/device_rule.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/meta_call.h>
@@ -27,50 +28,6 @@ bool is_lift(const OpTraits& traits) {
   return traits.name == "aten::lift_fresh" || traits.name == "aten::lift" || traits.name == "aten::lift_fresh_copy";
 }
 
-// What the mode does with a call that has no fake among its arguments: things made from nothing become fake, real
-// tensors stay real among themselves.
-bool stays_real(const Call& call, const ModePtr& mode) {
-  if (!call.traits.takes_tensors || !call.has_non_fake()) {
-    return !call.traits.returns_tensors;
-  }
-  if (call.traits.is_factory_like) {
-    return false;
-  }
-  // real.to("cuda") where there is no such device can only be meant for a fake.
-  const bool moves = call.traits.name == "aten::_to_copy" && call.device_arg() && !call.device_arg()->is_cpu() &&
-      !call.device_arg()->is_meta() && mode->options.fake_cuda;
-  return !moves;
-}
-
-// Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
-// read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
-// anything is changed.
-void admit_real_tensors(Call& call, const ModePtr& mode) {
-  if (call.traits.is_factory_like && !call.has_fake()) {
-    return;
-  }
-  for (size_t i = 0; i < call.tensors().size(); ++i) {
-    const TensorArg tensor = call.tensors()[i];
-    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
-      continue;
-    }
-    const at::Tensor real(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
-    const bool number = real.is_cpu() && real.dim() == 0;
-    const bool moved = !call.has_fake() && call.traits.name == "aten::_to_copy";
-    if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
-      raise(
-          ErrorKind::kRealTensor,
-          call.op_name(),
-          c10::str(
-              call.describe(tensor),
-              real.is_meta() ? " is a meta tensor" : " is a real tensor",
-              " and others are fake; convert it with torchfake.to_fake, or create it inside the mode."));
-    }
-    call.replace(tensor, lift(real, mode, /*copy=*/true));
-  }
-  call.rescan();
-}
-
 [[noreturn]] void refuse_unknown_values(const Call& call) {
   if (call.traits.data_dependent) {
     raise(
@@ -86,8 +43,32 @@ void admit_real_tensors(Call& call, const ModePtr& mode) {
       "follow from small constants; use an operator whose output has a fixed shape.");
 }
 
+std::optional<ValueMemos::Kind> memo_kind(const std::string& name) {
+  if (name == "aten::nonzero") {
+    return ValueMemos::kNonzero;
+  }
+  if (name == "aten::_local_scalar_dense") {
+    return ValueMemos::kItem;
+  }
+  if (name == "aten::_unique2" || name == "aten::unique_dim" || name == "aten::_unique") {
+    return ValueMemos::kUnique;
+  }
+  if (name == "aten::unique_consecutive" || name == "aten::unique_dim_consecutive") {
+    return ValueMemos::kUniqueConsecutive;
+  }
+  return std::nullopt;
+}
+
+// The size of what was found, or the value itself.
+void remember_answer(FakeTensorImpl& asked, const std::string& name, const c10::IValue& answer) {
+  if (std::optional<ValueMemos::Kind> kind = memo_kind(name)) {
+    asked.set_memo(*kind, answer.isTensor() ? c10::Scalar(answer.toTensor().size(0)) : answer.toScalar());
+  }
+}
+
 // An operator whose outcome depends on values, and all of them are known: the real one answers.
 void answer_from_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
+  const auto asked = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(call.tensors()[0].impl);
   values.run_real(call);
   const size_t first = call.stack->size() - call.traits.num_returns;
   for (size_t i = first; i < call.stack->size(); ++i) {
@@ -95,12 +76,15 @@ void answer_from_values(Call& call, const ValueTracker& values, c10::Device devi
     if (value.isTensor() && value.toTensor().defined()) {
       at::Tensor real = value.toTensor();
       at::Tensor fake = to_fake(real, mode, device);
-      if (real.numel() <= mode->options.known_values) {
+      if (real.numel() <= value_limit(mode->options)) {
         // The fake's storage mirrors the real one's, which nobody else has.
         set_known_bytes(fake.storage().unsafeGetStorageImpl(), device, real.storage().getWeakStorageImpl().lock());
       }
       value = std::move(fake);
     }
+  }
+  if (FakeTensorImpl* fake = as_fake(asked.get())) {
+    remember_answer(*fake, call.traits.name, (*call.stack)[first]);
   }
 }
 
@@ -167,10 +151,10 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   }
   const Inputs inputs(call);
   if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {
-    if (!has_meta_kernel(call)) {
-      zeros_call(call, device);
-    } else {
+    if (has_meta_kernel(call)) {
       meta_call(call, device);
+    } else {
+      zeros_call(call, device, *mode);
     }
   }
   wrap_outputs(call, inputs, device, mode);
@@ -227,7 +211,8 @@ void answer(Call& call, const ModePtr& mode) {
   }
   ValueTracker values(call, *mode);
   CacheKey key;
-  const Bypass bypass = shape_cache::enabled() ? key.build(call, *mode) : Bypass::kDisabled;
+  const Bypass bypass =
+      shape_cache::enabled() && mode->options.cache_enabled ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
@@ -257,6 +242,18 @@ void lift_argument(Call& call, const ModePtr& mode) {
   call.stack->emplace_back(std::move(fake));
 }
 
+// torch.add(1, 2): numbers come as real tensors, and what they make is a constant.
+void answer_for_numbers(Call& call, const ModePtr& mode) {
+  const size_t first = call.stack->size() - call.num_args();
+  real_call(call);
+  for (size_t i = first; i < call.stack->size(); ++i) {
+    c10::IValue& value = (*call.stack)[i];
+    if (value.isTensor() && value.toTensor().defined() && as_fake(value.toTensor()) == nullptr) {
+      value = lift(value.toTensor(), mode, /*copy=*/false);
+    }
+  }
+}
+
 void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Call call(op, OpTraits::of(op), keys, stack);
   if (C10_UNLIKELY(InKernel::active())) {
@@ -265,9 +262,15 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   // The mode belongs to an argument, as a rule: not to be used once the arguments are off the stack.
   const ModePtr* found = call.find_mode();
   const ModePtr& mode = found != nullptr ? *found : default_mode();
+  if (C10_UNLIKELY(exclusive_modes_exist())) {
+    refuse_other_modes(call);
+  }
   if (C10_UNLIKELY(!call.has_fake())) {
     if (is_lift(call.traits)) {
       return lift_argument(call, mode);
+    }
+    if (has_numbers_alone(call)) {
+      return answer_for_numbers(call, ModePtr(mode));
     }
     if (stays_real(call, mode)) {
       return real_call(call);

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/dispatch/plain_cpu.h>
 
@@ -155,17 +156,42 @@ void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
   set_known_bytes(storage, fake.claimed_device(), copy.storage().getWeakStorageImpl().lock());
 }
 
+int64_t value_limit(const FakeModeOptions& options) {
+  return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values;
+}
+
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
   at::Tensor fake = to_fake(real, mode);
   const FakeTensorImpl& impl = *as_fake(fake);
-  if (real.is_cpu() && fills_storage(impl) && real.numel() <= mode->options.known_values) {
+  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options)) {
     PlainCpu plain;
     make_known(impl, copy ? real.clone() : real);
   }
   return fake;
 }
 
-ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call), limit_(mode.options.known_values) {
+namespace {
+
+// Whether an operator's outputs have values that follow from no tensor.
+bool makes_values(const OpTraits& traits, const FakeModeOptions& options) {
+  if (options.propagate_real_tensors) {
+    return traits.values == ValueSource::kConstant || !traits.takes_tensors || traits.is_factory_like;
+  }
+  return traits.values == ValueSource::kConstant && options.known_from_factories;
+}
+
+// Whether an operator's outputs are known where its inputs are.
+bool passes_values_on(const OpTraits& traits, const FakeModeOptions& options) {
+  if (options.propagate_real_tensors) {
+    return true;
+  }
+  return traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite;
+}
+
+}  // namespace
+
+ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
+    : call_(call), mode_(mode), limit_(value_limit(mode.options)) {
   const OpTraits& traits = call.traits;
   bool any_known = false;
   bool all_known = true;
@@ -175,9 +201,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode) : call_(call
     any_known |= known;
     all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
-  const bool constant = traits.values == ValueSource::kConstant;
-  const bool followable = traits.values != ValueSource::kNone && traits.values != ValueSource::kUninitialised;
-  inputs_known_ = limit_ > 0 && followable && (all_known || constant);
+  const bool constant = makes_values(traits, mode.options);
+  inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
     return;
   }
@@ -323,6 +348,9 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
   TORCH_INTERNAL_ASSERT(reals.size() == fakes.size());
   for (size_t i = 0; i < fakes.size(); ++i) {
     const FakeTensorImpl& fake = *as_fake(fakes[i]);
+    if (mode_.options.propagate_real_tensors) {
+      check_agreement(fake, reals[i]);
+    }
     if (partly_known_bytes(storage_of(fake)) != nullptr) {
       continue;
     }
@@ -332,8 +360,27 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
   }
 }
 
+void ValueTracker::check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const {
+  if (real.sizes() != fake.sizes() || real.dtype() != fake.dtype()) {
+    raise(
+        ErrorKind::kMetadataMismatch,
+        call_.op_name(),
+        c10::str(
+            "the fake result has sizes ",
+            fake.sizes(),
+            " and type ",
+            fake.dtype(),
+            ", the real one ",
+            real.sizes(),
+            " and ",
+            real.dtype(),
+            "; if the operator is yours, mend its register_fake."));
+  }
+}
+
 void ValueTracker::follow(const Call& call, c10::Device device) {
-  if (call.traits.values == ValueSource::kUninitialised && limit_ > 0) {
+  if (call.traits.values == ValueSource::kUninitialised && limit_ > 0 && mode_.options.known_from_factories &&
+      !mode_.options.propagate_real_tensors) {
     visit_tensors(outputs_of(call), [](const at::Tensor& tensor) {
       const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
       if (fake != nullptr && fake->numel() > 0 && fake->numel() <= kPartialLimit && fills_storage(*fake)) {

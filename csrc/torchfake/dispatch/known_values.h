@@ -21,7 +21,12 @@ namespace torchfake {
 // Invariants. Known bytes are exactly what the real program would have in memory. Nothing random or uninitialised is
 // ever known. A storage of more elements than the mode allows is never known. A call none of whose inputs is known
 // pays one pointer test an input.
+// A mode that propagates real tensors is the same with no limit, and with random and uninitialised data taken as it
+// happens to come out. FakeTensorMode's constants are the same with a limit of one, and nothing known from factories.
 // Rejected: a value per tensor (views and in-place writes would have to find each other), and guessing.
+
+// The most elements a fake of such a mode may have for its values to be kept.
+int64_t value_limit(const FakeModeOptions& options);
 
 // The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
@@ -55,6 +60,7 @@ class ValueTracker {
  private:
   torch::jit::Stack real_arguments() const;
   bool outputs_fit(const Call& call) const;
+  void check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const;
   void forget_written() const;
   void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
 
@@ -67,6 +73,7 @@ class ValueTracker {
   };
 
   const Call& call_;
+  const ModeState& mode_;
   const int64_t limit_;
   bool inputs_known_ = false;
   bool computes_ = false;

@@ -50,7 +50,7 @@ at::Tensor wrap(
     c10::DispatchKeySet keys = (base->key_set() - kValueKeys) | (impl->key_set() & kValueKeys);
     return make_fake(storage, keys, output.dtype(), geometry, base->claimed_device(), base->mode());
   }
-  if (device.is_meta()) {
+  if (device.is_meta() && !mode->options.exclusive) {
     return output;
   }
   adopt_storage(storage, device, mode->options.storage_observer);

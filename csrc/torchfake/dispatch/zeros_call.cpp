@@ -93,7 +93,10 @@ c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor
 
 }  // namespace
 
-void zeros_call(Call& call, c10::Device device) {
+void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
+  if (!mode.options.allow_fallback_kernels) {
+    refuse(call, "the mode has allow_fallback_kernels=False");
+  }
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
     refuse(call, "it has no CPU kernel to try on zeros");
   }

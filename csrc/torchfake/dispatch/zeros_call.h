@@ -8,6 +8,6 @@ namespace torchfake {
 // Replaces the arguments on the stack by what the operator returns for zeros of the same sizes and strides: fakes that
 // were given, or plain meta tensors. Throws UnsupportedOperatorException if the inputs or outputs exceed a few megabytes,
 // if the operator has no CPU kernel, or if that kernel does not like zeros.
-void zeros_call(Call& call, c10::Device device);
+void zeros_call(Call& call, c10::Device device, const ModeState& mode);
 
 }  // namespace torchfake

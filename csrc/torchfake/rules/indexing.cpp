@@ -25,7 +25,7 @@ bool is_mask(c10::ScalarType dtype) {
 
 // The values of a mask, or the error.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
-  std::optional<at::Tensor> values = known_tensor(mask, mode->options.known_values);
+  std::optional<at::Tensor> values = known_tensor(mask, value_limit(mode->options));
   if (!values) {
     refuse_mask(call);
   }

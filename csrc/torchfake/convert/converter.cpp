@@ -1,0 +1,145 @@
+// Real tensors made fake as a tracer wants them.
+#include <torchfake/convert/converter.h>
+
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/set.h>
+#include <ATen/ops/view.h>
+#include <ATen/ops/view_as_complex.h>
+#include <ATen/ops/view_as_real.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/convert/weak_memo.h>
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+namespace {
+
+WeakMemo<c10::TensorImpl>& memo() {
+  static auto* memo = new WeakMemo<c10::TensorImpl>();  // never destroyed: fakes may outlive static storage
+  return *memo;
+}
+
+WeakMemo<c10::TensorImpl>::Key key_of(const at::Tensor& tensor, const ModePtr& mode) {
+  return {tensor.unsafeGetTensorImpl(), mode.get(), c10::kCPU};
+}
+
+using ImplPtr = c10::intrusive_ptr<c10::TensorImpl>;
+
+ImplPtr impl_of(const at::Tensor& tensor) {
+  return ImplPtr::unsafe_reclaim_from_nonowning(tensor.unsafeGetTensorImpl());
+}
+
+c10::Device claimed_by(const at::Tensor& tensor, const ModePtr& mode) {
+  if (tensor.is_meta() && !mode->options.allow_meta) {
+    raise(
+        ErrorKind::kUnsupportedFakeTensor,
+        "from_tensor",
+        "a meta tensor was given to a mode with allow_meta=False; from_meta_and_device takes the device to claim.");
+  }
+  return normalize_device(tensor.device());
+}
+
+// A tensor that has a history: its place in autograd is that of a clone.
+at::Tensor with_history(const at::Tensor& leaf) {
+  at::Tensor copy;
+  {
+    c10::AutoGradMode grad(true);
+    copy = leaf.set_requires_grad(true).clone();
+  }
+  c10::AutoGradMode no_grad(false);
+  return copy.set_(leaf.storage(), leaf.storage_offset(), leaf.sizes(), leaf.strides());
+}
+
+// All of the memory of `base`, seen as numbers of another type.
+at::Tensor memory_as(const at::Tensor& base, c10::ScalarType dtype) {
+  const int64_t numel = static_cast<int64_t>(base.storage().nbytes() / base.element_size());
+  at::Tensor flat = at::as_strided(base, {numel}, {1}, 0);
+  if (base.is_complex() && dtype == c10::toRealValueType(base.scalar_type())) {
+    return at::view_as_real(flat);
+  }
+  if (c10::isComplexType(dtype) && base.scalar_type() == c10::toRealValueType(dtype)) {
+    return at::view_as_complex(flat.view({-1, 2}));
+  }
+  return flat.view(dtype);
+}
+
+// A view keeps its base.
+at::Tensor as_view(const at::Tensor& tensor, const ModePtr& mode) {
+  const at::Tensor base = from_tensor(at::Tensor(tensor._base()), mode);
+  c10::AutoGradMode grad(tensor.requires_grad() && !tensor.is_leaf());
+  const at::Tensor memory = base.dtype() == tensor.dtype() ? base : memory_as(base, tensor.scalar_type());
+  at::Tensor view = at::as_strided(memory, tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  if (tensor.is_conj() != base.is_conj()) {
+    view = at::_conj(view);
+  }
+  if (tensor.is_neg() != base.is_neg()) {
+    view = at::_neg_view(view);
+  }
+  return tensor.requires_grad() && tensor.is_leaf() ? view.set_requires_grad(true) : view;
+}
+
+at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
+  c10::InferenceMode inference(tensor.is_inference());
+  if (!tensor.is_inference() && tensor.is_view()) {
+    return as_view(tensor, mode);
+  }
+  at::Tensor fake = make_fake_of(tensor, mode, claimed_by(tensor, mode));
+  if (!tensor.requires_grad()) {
+    return fake;
+  }
+  return tensor.is_leaf() ? fake.set_requires_grad(true) : with_history(fake);
+}
+
+}  // namespace
+
+at::Tensor find_converted(const at::Tensor& tensor, const ModePtr& mode) {
+  ImplPtr found = memo().find(key_of(tensor, mode));
+  return found ? at::Tensor(std::move(found)) : at::Tensor();
+}
+
+void remember_converted(const at::Tensor& tensor, const at::Tensor& fake) {
+  memo().remember(key_of(tensor, as_fake(fake)->mode()), impl_of(tensor), impl_of(fake));
+}
+
+at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
+  if (!tensor.defined()) {
+    return tensor;
+  }
+  const FakeTensorImpl* given = as_fake(tensor);
+  if (given != nullptr && given->mode() == mode) {
+    return tensor;
+  }
+  if (at::Tensor found = find_converted(tensor, mode); found.defined()) {
+    return found;
+  }
+  // Operators on the fakes below are answered by this mode, whichever the thread is in.
+  FakeMode entered(mode);
+  at::Tensor fake = convert(tensor, mode);
+  remember_converted(tensor, fake);
+  if (tensor.is_leaf() && tensor.grad().defined()) {
+    fake.mutable_grad() = from_tensor(tensor.grad(), mode);
+  }
+  return fake;
+}
+
+at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, const ModePtr& mode) {
+  TORCH_CHECK_VALUE(
+      meta.defined() && meta.is_meta(), "from_meta_and_device: expected a meta tensor, got one on ", meta.device());
+  if (at::Tensor found = find_converted(meta, mode); found.defined()) {
+    return found;
+  }
+  at::Tensor fake = make_fake_of(meta, mode, normalize_device(device));
+  remember_converted(meta, fake);
+  if (meta.requires_grad()) {
+    fake.set_requires_grad(true);
+  }
+  return fake;
+}
+
+}  // namespace torchfake

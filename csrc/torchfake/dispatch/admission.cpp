@@ -1,0 +1,150 @@
+// Before step 1: which tensors a call may have, and what becomes of real ones.
+#include <torchfake/dispatch/admission.h>
+
+#include <ATen/core/enum_tag.h>
+
+#include <torchfake/convert/converter.h>
+#include <torchfake/core/errors.h>
+#include <torchfake/dispatch/known_values.h>
+
+namespace torchfake {
+
+namespace {
+
+RealTensors rule_for_real_tensors(const ModePtr& mode) {
+  return real_tensors_override().value_or(mode->options.real_tensors);
+}
+
+[[noreturn]] void refuse(const Call& call, const TensorArg& tensor, const at::Tensor& real, const ModePtr& mode) {
+  const char* what = real.is_meta() ? " is a meta tensor" : " is a real tensor";
+  if (mode->options.real_tensors == RealTensors::kAmongThemselves) {
+    raise(
+        ErrorKind::kRealTensor,
+        call.op_name(),
+        c10::str(
+            call.describe(tensor),
+            what,
+            " and others are fake; convert it with torchfake.to_fake, or create it inside the mode."));
+  }
+  raise(
+      ErrorKind::kRealTensor,
+      call.op_name(),
+      c10::str(
+          call.describe(tensor),
+          what,
+          "; convert it with the mode's from_tensor, or make the mode with allow_non_fake_inputs=True."));
+}
+
+at::Tensor tensor_of(const TensorArg& arg) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(arg.impl));
+}
+
+// Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
+// read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
+// anything is changed.
+void admit_numbers(Call& call, const ModePtr& mode) {
+  if (call.traits.is_factory_like && !call.has_fake()) {
+    return;
+  }
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    const TensorArg tensor = call.tensors()[i];
+    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+      continue;
+    }
+    const at::Tensor real = tensor_of(tensor);
+    const bool number = real.is_cpu() && real.dim() == 0;
+    const bool moved = !call.has_fake() && call.traits.name == "aten::_to_copy";
+    if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
+      refuse(call, tensor, real, mode);
+    }
+    call.replace(tensor, lift(real, mode, /*copy=*/true));
+  }
+}
+
+void convert_all(Call& call, const ModePtr& mode) {
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    const TensorArg tensor = call.tensors()[i];
+    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+      continue;
+    }
+    const at::Tensor real = tensor_of(tensor);
+    if (tensor.is_written && call.op.hasTag(at::Tag::inplace_view)) {
+      refuse(call, tensor, real, mode);  // the change of its sizes would be lost
+    }
+    call.replace(tensor, from_tensor(real, mode));
+  }
+}
+
+}  // namespace
+
+bool has_numbers_alone(const Call& call) {
+  if (call.tensors().empty() || call.traits.mutates) {
+    return false;
+  }
+  for (const TensorArg& tensor : call.tensors()) {
+    if (!tensor.impl->is_wrapped_number()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Things made from nothing become fake, real tensors stay real among themselves.
+bool stays_real(const Call& call, const ModePtr& mode) {
+  if (!call.traits.takes_tensors || !call.has_non_fake()) {
+    return !call.traits.returns_tensors;
+  }
+  if (rule_for_real_tensors(mode) != RealTensors::kAmongThemselves) {
+    return false;
+  }
+  if (call.traits.is_factory_like) {
+    return false;
+  }
+  // real.to("cuda") where there is no such device can only be meant for a fake.
+  const bool moves = call.traits.name == "aten::_to_copy" && call.device_arg() && !call.device_arg()->is_cpu() &&
+      !call.device_arg()->is_meta() && mode->options.fake_cuda;
+  return !moves;
+}
+
+void admit_real_tensors(Call& call, const ModePtr& mode) {
+  switch (rule_for_real_tensors(mode)) {
+    case RealTensors::kAmongThemselves:
+      admit_numbers(call, mode);
+      break;
+    case RealTensors::kConverted:
+      convert_all(call, mode);
+      break;
+    case RealTensors::kRefused:
+      for (const TensorArg& tensor : call.tensors()) {
+        if (tensor.fake == nullptr && !tensor.impl->is_wrapped_number()) {
+          refuse(call, tensor, tensor_of(tensor), mode);
+        }
+      }
+  }
+  call.rescan();
+}
+
+void refuse_other_modes(const Call& call) {
+  const ModePtr* current = find_current_mode();
+  const ModeState* mode = current != nullptr && *current ? current->get() : nullptr;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.fake == nullptr) {
+      continue;
+    }
+    const ModeState* other = tensor.fake->mode().get();
+    if (mode == nullptr) {
+      mode = other;
+    }
+    if (other != mode && (other->options.exclusive || mode->options.exclusive)) {
+      raise(
+          ErrorKind::kMixedModes,
+          call.op_name(),
+          c10::str(
+              call.describe(tensor),
+              " belongs to another mode; a FakeTensorMode takes its own fakes alone. Convert it with the mode's "
+              "from_tensor."));
+    }
+  }
+}
+
+}  // namespace torchfake

@@ -1,0 +1,58 @@
+"""What a fake can be asked beyond what any tensor can: `fake_device`, `fake_mode`, `constant`, `real_tensor`, memos.
+
+Fakes are plain tensors, so these are attributes of `torch.Tensor` that only a fake has: on a real tensor they raise
+`AttributeError`, and an attribute that a subclass or an instance defines goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchfake import _C
+from torchfake._mode import mode_of
+
+
+def _constant(fake: Tensor) -> Tensor | None:
+    if _C.mode_of(fake).propagate_real_tensors:
+        return None
+    return _C.known_values_of(fake, copy=True)
+
+
+def _real_tensor(fake: Tensor) -> Tensor | None:
+    return _C.known_values_of(fake, copy=False) if _C.mode_of(fake).propagate_real_tensors else None
+
+
+_OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
+    "constant": _constant,
+    "fake_device": lambda fake: _C.fake_device(fake),
+    "fake_mode": mode_of,
+    "item_memo": lambda fake: _C.memo(fake, "item"),
+    "nonzero_memo": lambda fake: _C.memo(fake, "nonzero"),
+    "real_tensor": _real_tensor,
+    "unique_consecutive_memo": lambda fake: _C.memo(fake, "unique_consecutive"),
+    "unique_memo": lambda fake: _C.memo(fake, "unique"),
+}
+
+
+class _OfFakes:
+    """Has no `__set__` on purpose: whoever sets an attribute of that name on a tensor of theirs gets it back."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._get = _OF_FAKES[name]
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        if tensor is None:
+            return self
+        if not _C.is_plain_fake(tensor):
+            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self._name}'")
+        return self._get(tensor)
+
+
+def install() -> None:
+    """Puts the attributes in place."""
+    for name in _OF_FAKES:
+        setattr(Tensor, name, _OfFakes(name))

@@ -1,0 +1,114 @@
+"""What `fake_mode` and `FakeTensorMode` have in common: a state of the engine, entered and left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from torchfake import _C
+from torchfake.errors import MixedModesError
+
+Self = TypeVar("Self", bound="Mode")
+
+
+class Mode:
+    """A mode of the engine. Each thread enters and leaves it on its own; entering again is allowed."""
+
+    def __init__(self, state: _C.ModeState) -> None:
+        self._state = state
+        self._entered = threading.local()
+        _modes[state.address] = self
+
+    def __enter__(self: Self) -> Self:
+        refuse_pytorchs_mode()
+        lifts_cpu_only = torch._C._only_lift_cpu_tensors()
+        entered = _C.EnteredFakeMode(self._state)
+        # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
+        torch._C._set_only_lift_cpu_tensors(True)
+        _C._skip_init_of_other_backends(True)
+        self._stack().append((entered, lifts_cpu_only))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        entered, lifts_cpu_only = self._stack().pop()
+        torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
+        entered.leave()
+        _C._skip_init_of_other_backends(_C.in_fake_mode())
+
+    def _stack(self) -> list[tuple[_C.EnteredFakeMode, bool]]:
+        if not hasattr(self._entered, "stack"):
+            self._entered.stack = []
+        stack: list[tuple[_C.EnteredFakeMode, bool]] = self._entered.stack
+        return stack
+
+
+# The Python side of a state, while somebody holds it. It holds the state, so an address here is that of a live one.
+_modes: weakref.WeakValueDictionary[int, Mode] = weakref.WeakValueDictionary()
+
+
+def mode_for(state: _C.ModeState) -> Mode:
+    """The mode with that state; a new one where nobody holds the first any more."""
+    from torchfake.fake import fake_mode
+    from torchfake.fake_tensor_mode import FakeTensorMode
+
+    mode = _modes.get(state.address)
+    if mode is None:
+        mode = FakeTensorMode._with_state(state) if state.exclusive else fake_mode._with_state(state)
+    return mode
+
+
+def mode_of(fake: Tensor) -> Mode:
+    """The mode a fake belongs to."""
+    return mode_for(_C.mode_of(fake))
+
+
+def current_mode() -> Mode | None:
+    """The innermost mode of this thread, or None."""
+    state = _C.current_mode()
+    return None if state is None else mode_for(state)
+
+
+def refuse_pytorchs_mode() -> None:
+    """Raises where PyTorch's own FakeTensorMode is active on this thread."""
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        raise MixedModesError(
+            "PyTorch's own FakeTensorMode is active here; leave it before entering a mode of torchfake. "
+            "torchfake.from_torch converts its tensors."
+        )
+
+
+def _called_by_pytorch() -> bool:
+    """Whether the caller's caller is PyTorch itself, which enters its mode for a moment to describe a tensor."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
+        frame = frame.f_back
+    name: str = frame.f_globals.get("__name__", "")
+    return name == "torch" or name.startswith("torch.")
+
+
+def install() -> None:
+    """Makes PyTorch's own FakeTensorMode refuse to be entered inside one of ours, unless PyTorch does so itself."""
+    from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchs
+
+    enter = PyTorchs.__enter__
+
+    def refuse_ours(self: PyTorchs) -> PyTorchs:
+        if _C.in_fake_mode() and not _called_by_pytorch():
+            raise MixedModesError(
+                "a mode of torchfake is active here; leave it (torchfake.no_fake_mode) before entering PyTorch's own "
+                "FakeTensorMode. torchfake.to_torch converts fakes to its tensors."
+            )
+        return enter(self)
+
+    PyTorchs.__enter__ = refuse_ours  # type: ignore[method-assign, assignment]

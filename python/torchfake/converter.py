@@ -1,0 +1,147 @@
+"""Conversion of real tensors, once each, with what makes them special."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.weak import WeakIdKeyDictionary
+
+from torchfake import _C
+from torchfake._mode import Mode
+from torchfake.errors import UnsupportedFakeTensorException
+
+__all__ = ["FakeTensorConverter"]
+
+
+class FakeTensorConverter:
+    """Makes fakes of real tensors. A mode has one; see `FakeTensorMode.from_tensor`.
+
+    Args:
+        copy_data: Whether values go along; it is the mode that says so, and this is kept for those who read it.
+        export: Kept for those who read it.
+    """
+
+    def __init__(self, *, copy_data: bool = False, export: bool = False) -> None:
+        self.copy_data = copy_data
+        self.export = export
+        # Wrappers alone: plain tensors are remembered by the engine.
+        self._wrappers = WeakIdKeyDictionary()
+
+    def from_real_tensor(
+        self,
+        fake_mode: Mode,
+        t: Tensor,
+        make_constant: bool = False,
+        shape_env: object = None,
+        *,
+        source: object = None,
+        symbolic_context: object = None,
+        trace: bool = True,
+    ) -> Tensor:
+        """The fake that stands for `t` in the mode, the same one every time.
+
+        Args:
+            make_constant: Whether its value is kept, if it is of one element.
+
+        Raises:
+            UnsupportedFakeTensorException: `t` cannot be fake.
+        """
+        state = fake_mode._state
+        if make_constant and _is_plain(t):
+            found = _C.find_converted(t, state)
+            return _C.lift_constant(t.detach(), state) if found is None else found
+        if _is_plain(t):
+            return _with_class_of(t, _C.from_tensor(t, state))
+        memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]
+        fake: Tensor | None = None if memo is None else memo()
+        if fake is None:
+            fake = self._convert_wrapper(fake_mode, t)
+            self._wrappers[t] = weakref.ref(fake)
+        return fake
+
+    def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
+        functorch = torch._C._functorch
+        if is_traceable_wrapper_subclass(t):
+            return self._convert_subclass(mode, t)
+        if isinstance(t, FunctionalTensor):
+            return FunctionalTensor(self.from_real_tensor(mode, t.elem), t.mode)  # type: ignore[arg-type]
+        if torch._is_functional_tensor(t):
+            inner = self.from_real_tensor(mode, torch._from_functional_tensor(t))
+            wrapped: Tensor = torch._to_functional_tensor(inner)
+            return wrapped
+        if functorch.is_batchedtensor(t):
+            inner = self.from_real_tensor(mode, functorch.get_unwrapped(t))
+            batched: Tensor = functorch._add_batch_dim(inner, functorch.maybe_get_bdim(t), functorch.maybe_get_level(t))
+            return batched
+        if functorch.is_gradtrackingtensor(t):
+            inner = self.from_real_tensor(mode, functorch.get_unwrapped(t))
+            tracked: Tensor = functorch._wrap_for_grad(inner, functorch.maybe_get_level(t))
+            return tracked
+        raise UnsupportedFakeTensorException(
+            f"from_tensor: a {type(t).__name__} with keys {torch._C._dispatch_keys(t)} cannot be faked; only strided "
+            "tensors and wrappers around them can."
+        )
+
+    def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
+        names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
+        inner = {name: self.from_real_tensor(mode, getattr(t, name)) for name in names}
+        unflatten = type(t).__tensor_unflatten__  # type: ignore[attr-defined]
+        fake: Tensor = unflatten(inner, context, t.size(), t.stride())
+        if t.is_leaf and fake.requires_grad != t.requires_grad:
+            fake.requires_grad_(t.requires_grad)
+        if t.is_leaf and t.grad is not None:
+            fake.grad = self.from_real_tensor(mode, t.grad)
+        return _with_class_of(t, fake)
+
+    def from_meta_and_device(
+        self,
+        fake_mode: Mode,
+        t: Tensor,
+        device: torch.device | str,
+        pytype: type[Tensor] | None = None,
+        dispatch_keys: object = None,
+    ) -> Tensor:
+        """A fake on `device` with the metadata of a meta tensor, remembered in the same way.
+
+        Raises:
+            ValueError: `t` is not on the meta device.
+        """
+        return _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
+
+    def set_tensor_memo(self, t: Tensor, v: Tensor) -> None:
+        """Makes `v` the fake that stands for `t`."""
+        _C.remember_converted(t, v)
+
+    def invalidate_constant_aliases(self, tensor: Tensor) -> None:
+        """Forgets the values behind the storage of a fake, for all its views."""
+        _C.forget_values(tensor.untyped_storage()._cdata)
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether the engine can convert it: no wrapper of any kind."""
+    return not (
+        is_traceable_wrapper_subclass(t)
+        or isinstance(t, FunctionalTensor)
+        or torch._is_functional_tensor(t)
+        or torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
+
+
+def _with_class_of(t: Tensor, fake: Tensor) -> Tensor:
+    """Gives `fake` the Python class of `t`: a Parameter, or a subclass that does not dispatch by itself."""
+    kind = type(t)
+    if kind is Tensor or isinstance(fake, kind) or type(fake) is not Tensor:
+        return fake
+    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise UnsupportedFakeTensorException(
+            f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it holds cannot "
+            "be converted."
+        )
+    fake.__class__ = kind
+    if isinstance(t, torch.nn.Parameter):
+        fake._is_param = True
+    return fake

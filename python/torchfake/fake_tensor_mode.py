@@ -1,0 +1,268 @@
+"""The names of PyTorch's own `torch._subclasses.fake_tensor`, with the same meaning, answered by the C++ engine."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch._functorch import config as functorch_config
+from torch.overrides import TorchFunctionMode
+
+from torchfake import _C, cache
+from torchfake._mode import Mode, current_mode
+from torchfake.converter import FakeTensorConverter
+from torchfake.errors import DynamicShapesError
+from torchfake.fake import no_fake_mode
+
+__all__ = ["FakeCopyMode", "FakeTensorMode", "fake_tensor_tls", "unset_fake_temporarily"]
+
+#: How many elements a constant may have.
+CONSTANT_NUMEL_LIMIT = 1
+
+
+def _dynamo_says_cache() -> bool:
+    # Importing it takes seconds; where nobody has, nobody has changed it.
+    config = sys.modules.get("torch._dynamo.config")
+    return config is None or bool(config.fake_tensor_cache_enabled)
+
+
+Value = TypeVar("Value", bool, int)
+
+
+class _StateFlag(Generic[Value]):
+    """An attribute that is the engine's, under the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, mode: FakeTensorMode, owner: type | None = None) -> Value:
+        value: Value = getattr(mode._state, self._name)
+        return value
+
+    def __set__(self, mode: FakeTensorMode, value: Value) -> None:
+        setattr(mode._state, self._name, value)
+
+
+class FakeTensorMode(Mode):
+    """PyTorch's `FakeTensorMode`: tensors created in its scope are fake, and real ones are to be converted first.
+
+    Where `fake_mode` is made for running programs, this one is made for those who trace: it takes its own fakes alone,
+    refuses real tensors, and knows the values of constants of one element only (`torch.tensor(3)`).
+
+    Args:
+        allow_fallback_kernels: Whether an operator that has no meta kernel may run its CPU kernel on zeros, where its
+            inputs are small; otherwise `UnsupportedOperatorException`.
+        allow_non_fake_inputs: Whether real tensors among the arguments are converted on the way in; otherwise
+            `RealTensorError`.
+        shape_env: Not supported yet: sizes are numbers.
+        static_shapes: Kept for those who read it; sizes are numbers either way.
+        export: Kept for those who read it.
+        allow_meta: Whether a fake may claim the meta device.
+        propagate_real_tensors: Whether real values travel along with every fake: each operator also runs for real on
+            the CPU, `item()` and the like answer, and a fake result that disagrees with the real one raises
+            `MetadataMismatchError`.
+        cache_enabled: Whether the shape cache may answer. By default as PyTorch's configuration says.
+
+    Options left out are those of `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
+
+    >>> import torch
+    >>> from torchfake import FakeTensorMode
+    >>> mode = FakeTensorMode()
+    >>> weight = mode.from_tensor(torch.ones(3, 2))
+    >>> with mode:
+    ...     x = torch.ones(4, 3, device="cuda")
+    >>> x @ weight.to("cuda")
+    tensor(..., device='cuda:0', size=(4, 2), fake=True)
+    >>> x.fake_mode is mode, mode.from_tensor(weight) is weight
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_fallback_kernels: bool = True,
+        allow_non_fake_inputs: bool = False,
+        shape_env: object = None,
+        static_shapes: bool | None = None,
+        export: bool = False,
+        allow_meta: bool | None = None,
+        propagate_real_tensors: bool | None = None,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if shape_env is not None:
+            raise DynamicShapesError(
+                "FakeTensorMode: a shape_env was given, and symbolic sizes are not supported yet; leave it out to "
+                "trace with sizes that are numbers."
+            )
+        if propagate_real_tensors is None:
+            propagate_real_tensors = functorch_config.fake_tensor_propagate_real_tensors
+        if cache_enabled is None:
+            cache_enabled = _dynamo_says_cache()
+        state = _C.ModeState(known_values=CONSTANT_NUMEL_LIMIT, exclusive=True)
+        state.known_from_factories = False
+        state.allow_fallback_kernels = allow_fallback_kernels
+        state.allow_meta = functorch_config.fake_tensor_allow_meta if allow_meta is None else allow_meta
+        state.propagate_real_tensors = propagate_real_tensors
+        state.cache_enabled = cache_enabled
+        self._set_up(state, static_shapes is None or static_shapes, export)
+        self.allow_non_fake_inputs = allow_non_fake_inputs
+
+    @classmethod
+    def _with_state(cls, state: _C.ModeState) -> FakeTensorMode:
+        mode = cls.__new__(cls)
+        mode._set_up(state, True, False)
+        return mode
+
+    def _set_up(self, state: _C.ModeState, static_shapes: bool, export: bool) -> None:
+        super().__init__(state)
+        self.shape_env = None
+        self.static_shapes = static_shapes
+        self.export = export
+        self.fake_tensor_converter = FakeTensorConverter(copy_data=state.propagate_real_tensors, export=export)
+        self.nt_tensor_id_initial_count = torch.nested._internal.nested_tensor._tensor_id_counter
+        self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
+
+    def __enter__(self) -> FakeTensorMode:
+        self._state.prefer_device_type = functorch_config.fake_tensor_prefer_device_type
+        return super().__enter__()
+
+    allow_fallback_kernels = _StateFlag[bool]()
+    allow_meta = _StateFlag[bool]()
+    cache_enabled = _StateFlag[bool]()
+    propagate_real_tensors = _StateFlag[bool]()
+    epoch = _StateFlag[int]()
+
+    @property
+    def allow_non_fake_inputs(self) -> bool:
+        """Whether real tensors among the arguments are converted on the way in."""
+        return self._state.real_tensors == _C.RealTensors.CONVERTED
+
+    @allow_non_fake_inputs.setter
+    def allow_non_fake_inputs(self, allow: bool) -> None:
+        self._state.real_tensors = _C.RealTensors.CONVERTED if allow else _C.RealTensors.REFUSED
+
+    def from_tensor(
+        self,
+        tensor: Tensor,
+        *,
+        static_shapes: bool | None = None,
+        source: object = None,
+        symbolic_context: object = None,
+        trace: bool = True,
+    ) -> Tensor:
+        """The fake that stands for `tensor` in this mode: the same one every time, as long as somebody holds it.
+
+        It has the tensor's metadata, shares a storage where the tensor does, and has its place in autograd: leaf or
+        not, view of its base, `grad`. A `Parameter` becomes a `Parameter`, a wrapper subclass one of fakes.
+
+        Raises:
+            UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
+        """
+        if symbolic_context is not None:
+            raise DynamicShapesError(
+                "from_tensor: a symbolic_context was given, and symbolic sizes are not supported yet"
+            )
+        return self.fake_tensor_converter.from_real_tensor(self, tensor, source=source, trace=trace)
+
+    def is_our_fake(self, tensor: object) -> bool:
+        """Whether `tensor` is a fake of this mode."""
+        return isinstance(tensor, Tensor) and _C.is_plain_fake(tensor) and _C.mode_of(tensor) is self._state
+
+    def may_turn_const(self, tensor: Tensor) -> bool:
+        """Whether a real tensor is small enough for its value to be kept."""
+        return tensor.numel() <= CONSTANT_NUMEL_LIMIT and tensor.device.type != "meta" and not self.is_our_fake(tensor)
+
+    def reset_nt_tensor_id_counter(self) -> None:
+        """Sets the counter of nested tensors' ids back to what it was when the mode was made."""
+        self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
+
+    @classmethod
+    def cache_info(cls) -> cache.CacheInfo:
+        """What the shape cache has done, and what it holds; it serves all modes."""
+        return cache.cache_info()
+
+    @classmethod
+    def cache_clear(cls) -> None:
+        """Empties the shape cache and sets its counts to zero."""
+        cache.clear_cache()
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """As PyTorch's: the mode works below those of users."""
+        return True
+
+
+@contextlib.contextmanager
+def unset_fake_temporarily() -> Iterator[Mode | None]:
+    """Suspends the mode, whichever is active, and yields it.
+
+    >>> import torch
+    >>> from torchfake import FakeTensorMode, is_fake, unset_fake_temporarily
+    >>> with FakeTensorMode() as mode, unset_fake_temporarily() as suspended:
+    ...     is_fake(torch.ones(2)), suspended is mode
+    (False, True)
+    """
+    mode = current_mode()
+    with no_fake_mode():
+        yield mode
+
+
+class FakeCopyMode(TorchFunctionMode):
+    """Makes `copy.deepcopy` of a real module or tensor give fakes of a mode.
+
+    >>> import copy, torch
+    >>> from torchfake import FakeCopyMode, FakeTensorMode
+    >>> with FakeCopyMode(FakeTensorMode()):
+    ...     copy.deepcopy(torch.nn.Linear(2, 3)).weight
+    Parameter containing:
+    tensor(..., size=(3, 2), requires_grad=True, fake=True)
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch._C.TensorBase.clone:
+            return func(self.fake_mode.from_tensor(args[0]), **kwargs)
+        if func is Tensor.__deepcopy__:
+            tensor, memo = args
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self.fake_mode.from_tensor(tensor)
+            return memo[id(tensor)]
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+
+
+class FakeTensorTLS(threading.local):
+    """What a thread does differently from its modes."""
+
+    def __init__(self) -> None:
+        self.non_strict_export_fake_tensor_tracker: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    @property
+    def allow_non_fake_inputs_override(self) -> bool | None:
+        """Whether real tensors are converted, in all modes of this thread; None leaves it to them."""
+        what = _C.real_tensors_override()
+        return None if what is None else what == _C.RealTensors.CONVERTED
+
+    @allow_non_fake_inputs_override.setter
+    def allow_non_fake_inputs_override(self, allow: bool | None) -> None:
+        convert, refuse = _C.RealTensors.CONVERTED, _C.RealTensors.REFUSED
+        _C.set_real_tensors_override(None if allow is None else convert if allow else refuse)
+
+
+fake_tensor_tls = FakeTensorTLS()

@@ -1,0 +1,176 @@
+"""Real tensors converted by a mode: once each, with their place in autograd and in each other's memory."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from metadata import metadata
+from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
+
+from torchfake import FakeTensor, FakeTensorMode, UnsupportedFakeTensorException, get_plain_tensors, is_fake
+
+
+def test_a_tensor_is_converted_once() -> None:
+    mode, real = FakeTensorMode(), torch.ones(2)
+    fake = mode.from_tensor(real)
+    assert mode.from_tensor(real) is fake and FakeTensor.from_tensor(real, mode) is fake
+    assert mode.from_tensor(fake) is fake
+    assert FakeTensorMode().from_tensor(real) is not fake
+
+
+def test_neither_is_kept_alive_by_the_memo() -> None:
+    mode, real = FakeTensorMode(), torch.ones(2)
+    fake = weakref.ref(mode.from_tensor(real))
+    gc.collect()
+    assert fake() is None
+    kept = mode.from_tensor(real)
+    gone = weakref.ref(real)
+    del real
+    gc.collect()
+    assert gone() is None and is_fake(kept)
+
+
+def leaf() -> Tensor:
+    return torch.ones(4, 3, requires_grad=True)
+
+
+REALS: dict[str, Callable[[], Tensor]] = {
+    "plain": lambda: torch.ones(2, 3),
+    "transposed": lambda: torch.ones(2, 3).t(),
+    "part": lambda: torch.ones(10)[3:7],
+    "expanded": lambda: torch.ones(1, 3).expand(4, 3),
+    "channels_last": lambda: torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "empty": lambda: torch.ones(0, 3),
+    "zero_dimensional": lambda: torch.ones((), dtype=torch.int64),
+    "bfloat16": lambda: torch.ones(2, dtype=torch.bfloat16),
+    "conj": lambda: torch.ones(2, dtype=torch.cfloat).conj(),
+    "neg": lambda: torch.ones(2, dtype=torch.cfloat).conj().imag,
+    "real_of_complex": lambda: torch.view_as_real(torch.ones(2, dtype=torch.cfloat)),
+    "other_dtype": lambda: torch.ones(2).view(torch.int32),
+    "leaf": leaf,
+    "not_a_leaf": lambda: leaf() * 2,
+    "view_of_leaf": lambda: leaf()[1:],
+    "view_of_not_a_leaf": lambda: (leaf() * 2).t()[1:],
+    "detached_view": lambda: leaf().detach()[1:],
+    "leaf_that_is_a_view": lambda: torch.ones(4)[1:].requires_grad_(),
+    "inference": lambda: torch.inference_mode()(lambda: torch.ones(2))(),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2, 3).t()),
+    "frozen_parameter": lambda: torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    "buffer": lambda: torch.nn.Buffer(torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", REALS)
+def test_a_fake_has_what_the_real_tensor_has(name: str) -> None:
+    real = REALS[name]()
+    fake = FakeTensorMode().from_tensor(real)
+    got, want = metadata(fake), metadata(real)
+    for history in ("grad_fn", "version"):  # a history there is, but not which
+        del got[history], want[history]
+    assert is_fake(fake) and got == want
+    assert type(fake) is type(real)
+    assert (fake.requires_grad, fake.is_leaf, fake.is_inference()) == (
+        real.requires_grad,
+        real.is_leaf,
+        real.is_inference(),
+    )
+    assert fake._is_view() == real._is_view()
+
+
+def test_views_of_one_storage_stay_views_of_one_storage() -> None:
+    mode, base = FakeTensorMode(), torch.ones(4, 4)
+    detached = base.detach()
+    fakes = [mode.from_tensor(t) for t in (base[1:], base, detached, base.t())]
+    assert len({fake.untyped_storage()._cdata for fake in fakes}) == 1
+    assert fakes[0]._base is fakes[1] and fakes[3]._base is fakes[1]
+    assert mode.from_tensor(torch.ones(4, 4)).untyped_storage()._cdata != fakes[0].untyped_storage()._cdata
+
+
+def test_a_converted_view_carries_gradients_to_its_base() -> None:
+    mode = FakeTensorMode()
+    real = leaf()
+    base, view = mode.from_tensor(real), mode.from_tensor(real[1:])
+    view.sum().backward()
+    assert base.grad is not None and base.grad.shape == (4, 3)
+
+
+def test_the_gradient_is_converted_too() -> None:
+    mode, real = FakeTensorMode(), leaf()
+    (real * 2).sum().backward()
+    fake = mode.from_tensor(real)
+    assert is_fake(fake.grad) and fake.grad is mode.from_tensor(real.grad)
+
+
+def test_wrapper_subclasses_are_converted_inside() -> None:
+    mode = FakeTensorMode()
+    first, second = torch.ones(2, 3), torch.ones(2, 3)
+    real = TwoTensor(first, TwoTensor(second, first))
+    fake = mode.from_tensor(real)
+    assert isinstance(fake, TwoTensor) and is_fake(fake) and mode.from_tensor(real) is fake
+    plain = get_plain_tensors(fake, out=[])
+    assert (
+        plain == []
+        or [t is mode.from_tensor(r) for t, r in zip(plain, (first, second, first), strict=True)] == [True] * 3
+    )
+    assert (fake + 1).shape == (2, 3)
+
+
+def test_wrappers_of_transforms_are_converted_inside() -> None:
+    mode = FakeTensorMode()
+    seen: list[Tensor] = []
+
+    def convert(x: Tensor) -> Tensor:
+        seen.append(mode.from_tensor(x))
+        return x
+
+    torch.vmap(convert)(torch.ones(2, 3))
+    torch.func.grad(lambda x: convert(x).sum())(torch.ones(3))
+    assert [is_fake(t) for t in seen] == [True, True] and [tuple(t.shape) for t in seen] == [(3,), (3,)]
+    functional = torch._to_functional_tensor(torch.ones(4))
+    assert torch._is_functional_tensor(mode.from_tensor(functional)) and is_fake(mode.from_tensor(functional))
+
+
+UNSUPPORTED: dict[str, Callable[[], Tensor]] = {
+    "coo": lambda: torch.eye(3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "mkldnn": lambda: torch.ones(2).to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_cannot_be_fake_is_refused_with_a_reason(name: str) -> None:
+    real = UNSUPPORTED[name]()
+    with pytest.raises(UnsupportedFakeTensorException, match="cannot be faked") as caught:
+        FakeTensorMode().from_tensor(real)
+    assert caught.value.reason
+
+
+def test_a_constant_keeps_its_value() -> None:
+    mode, real = FakeTensorMode(), torch.tensor(5)
+    fake = mode.fake_tensor_converter.from_real_tensor(mode, real, make_constant=True)
+    assert fake.item() == 5
+    mode.fake_tensor_converter.invalidate_constant_aliases(fake)
+    assert fake.constant is None
+
+
+def test_a_meta_tensor_becomes_a_fake_on_the_device_asked_for() -> None:
+    mode = FakeTensorMode()
+    meta = torch.empty(3, 2, device="meta").t()
+    for make in (
+        lambda: mode.fake_tensor_converter.from_meta_and_device(mode, meta, torch.device("cuda:1")),
+        lambda: FakeTensor(mode, meta, torch.device("cuda:1")),
+    ):
+        fake: Any = make()
+        assert fake.device == torch.device("cuda:1") and fake.stride() == meta.stride() and fake.fake_mode is mode
+    with pytest.raises(ValueError, match="expected a meta tensor"):
+        FakeTensor(mode, torch.ones(2), "cuda")

@@ -1,0 +1,448 @@
+"""FakeTensorMode: its options, what it refuses, the constants it keeps."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
+
+import torchfake
+from torchfake import (
+    DataDependentOutputException,
+    DeviceMismatchError,
+    DynamicOutputShapeException,
+    DynamicShapesError,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+    MetadataMismatchError,
+    MixedModesError,
+    RealTensorError,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    fake_mode,
+    fake_tensor_tls,
+    is_fake,
+)
+
+
+def test_tensors_created_inside_are_fakes_of_the_mode() -> None:
+    with FakeTensorMode() as mode:
+        x = torch.ones(2, device="cuda")
+    assert is_fake(x) and isinstance(x, FakeTensor)
+    assert x.fake_mode is mode and x.fake_device == torch.device("cuda:0")
+    assert (x + x).fake_mode is mode, "fakes keep working outside"
+
+
+def test_the_attributes_of_fakes_are_none_of_real_tensors() -> None:
+    for name in ("fake_mode", "fake_device", "constant", "real_tensor", "item_memo"):
+        assert not hasattr(torch.ones(2), name)
+
+
+def test_an_attribute_of_the_same_name_is_left_to_whoever_sets_it() -> None:
+    x = torch.ones(2)
+    x.constant = 3  # type: ignore[attr-defined]
+    assert x.constant == 3  # type: ignore[attr-defined]
+
+
+def test_the_mode_of_a_fake_is_found_also_when_nobody_holds_it() -> None:
+    with FakeTensorMode():
+        x = torch.ones(2)
+    assert isinstance(x.fake_mode, FakeTensorMode)
+    assert x.fake_mode.is_our_fake(x)
+
+
+def test_a_mode_may_be_entered_again_and_left_again() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        with mode:
+            assert is_fake(torch.ones(1))
+        assert is_fake(torch.ones(1))
+    assert not is_fake(torch.ones(1))
+
+
+def test_the_innermost_mode_makes_the_tensors() -> None:
+    with FakeTensorMode() as outer:
+        with FakeTensorMode() as inner:
+            assert torch.ones(1).fake_mode is inner
+        assert torch.ones(1).fake_mode is outer
+
+
+def test_threads_enter_the_same_mode_on_their_own() -> None:
+    mode = FakeTensorMode()
+    inside, leave, seen = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with mode:
+            inside.set()
+            leave.wait(10)
+            seen.append(is_fake(torch.ones(1)))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(10)
+    with mode:
+        pass
+    assert not is_fake(torch.ones(1))
+    leave.set()
+    thread.join()
+    assert seen == [True]
+
+
+def test_fakes_of_two_modes_do_not_mix() -> None:
+    with FakeTensorMode():
+        x = torch.ones(2)
+    with FakeTensorMode():
+        y = torch.ones(2)
+        with pytest.raises(MixedModesError, match=r"aten::add.Tensor: argument 'other' belongs to another mode"):
+            y + x
+    with pytest.raises(MixedModesError, match="argument 'other'"):
+        y + x
+    with fake_mode():
+        z = torch.ones(2)
+    with pytest.raises(MixedModesError):
+        z + x
+
+
+def test_fakes_of_fake_mode_mix_as_before() -> None:
+    with FakeTensorMode():
+        with fake_mode():
+            x = torch.ones(2)
+        with fake_mode():
+            assert is_fake(x + torch.ones(2))
+
+
+def test_a_fake_of_another_mode_is_converted_like_a_real_tensor() -> None:
+    with fake_mode():
+        x = torch.ones(2, 3, device="cuda").t()
+    mode = FakeTensorMode()
+    y = mode.from_tensor(x)
+    assert y.fake_mode is mode and y.stride() == x.stride() and y.device == x.device
+
+
+REAL = torch.ones(2, 2)
+
+WITH_REAL: dict[str, Callable[[], Any]] = {
+    "real_alone": lambda: REAL + 1,
+    "real_and_fake": lambda: torch.ones(2, 2) + REAL,
+    "in_place": lambda: torch.ones(2, 2).add_(REAL),
+    "list": lambda: torch.cat([torch.ones(2, 2), REAL]),
+    "view": lambda: REAL.t(),
+    "zeros_like": lambda: torch.zeros_like(REAL),
+    "to_cuda": lambda: REAL.to("cuda"),
+    "zero_dimensional": lambda: torch.ones(2) * REAL.new_ones(()),
+}
+
+
+@pytest.mark.parametrize("name", WITH_REAL)
+def test_real_tensors_are_refused(name: str) -> None:
+    with (
+        FakeTensorMode(),
+        pytest.raises(RealTensorError, match=r"is a real tensor.*from_tensor.*allow_non_fake_inputs"),
+    ):
+        WITH_REAL[name]()
+    assert torch.equal(REAL, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("name", WITH_REAL)
+def test_real_tensors_are_converted_where_the_mode_allows_it(name: str) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        got = WITH_REAL[name]()
+    want = WITH_REAL[name] if name != "to_cuda" else (lambda: REAL)
+    assert is_fake(got)
+    assert (got.size(), got.stride(), got.dtype) == (want().size(), want().stride(), want().dtype)
+    assert torch.equal(REAL, torch.ones(2, 2))
+
+
+def test_a_real_tensor_whose_sizes_would_change_is_never_converted() -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(RealTensorError):
+        REAL.t_()
+    assert REAL.stride() == (2, 1)
+
+
+def test_the_thread_can_override_what_modes_do_with_real_tensors() -> None:
+    assert fake_tensor_tls.allow_non_fake_inputs_override is None
+    try:
+        fake_tensor_tls.allow_non_fake_inputs_override = True
+        with FakeTensorMode():
+            assert is_fake(REAL + 1)
+        fake_tensor_tls.allow_non_fake_inputs_override = False
+        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(RealTensorError):
+            REAL + 1
+    finally:
+        fake_tensor_tls.allow_non_fake_inputs_override = None
+
+
+def test_numbers_make_constants() -> None:
+    with FakeTensorMode():
+        total = torch.add(1, 2)  # type: ignore[call-overload]
+    assert is_fake(total) and total.item() == 3
+
+
+def test_a_real_tensor_can_be_printed_inside() -> None:
+    with FakeTensorMode():
+        assert repr(REAL) == "tensor([[1., 1.],\n        [1., 1.]])"
+
+
+def test_constants_of_one_element_are_kept() -> None:
+    with FakeTensorMode():
+        x = torch.tensor(3)
+        assert x.constant is not None and not is_fake(x.constant)
+        assert x.item() == 3 and (x * 2).item() == 6 and bool(x == 3)
+        assert torch.tensor([4.0]).item() == 4.0
+        assert torch.tensor([1, 2]).constant is None
+        for unknown in (torch.tensor([1, 2])[0], torch.ones(()), torch.zeros(1), torch.arange(1), torch.full((), 2)):
+            assert unknown.constant is None
+            with pytest.raises(DataDependentOutputException):
+                unknown.item()
+
+
+def test_a_constant_is_forgotten_when_something_unknown_is_written_to_an_alias() -> None:
+    with FakeTensorMode():
+        x = torch.tensor(3.0)
+        alias = x.view(1)
+        x.add_(1)
+        assert x.item() == 4 and alias.item() == 4
+        alias.add_(torch.rand(1))
+        assert x.constant is None and alias.constant is None
+
+
+def test_a_constant_handed_out_cannot_change_the_fake() -> None:
+    with FakeTensorMode():
+        x = torch.tensor(3.0)
+    x.constant.add_(1)
+    assert x.item() == 3
+
+
+def test_a_shape_env_is_refused_clearly() -> None:
+    with pytest.raises(DynamicShapesError, match=r"shape_env.*not supported yet"):
+        FakeTensorMode(shape_env=object())
+    with pytest.raises(NotImplementedError):
+        FakeTensorMode().from_tensor(REAL, symbolic_context=object())
+
+
+def test_the_plain_options_are_kept_for_those_who_read_them() -> None:
+    mode = FakeTensorMode(static_shapes=False, export=True)
+    assert (mode.static_shapes, mode.export, mode.shape_env) == (False, True, None)
+    assert FakeTensorMode().static_shapes
+    mode.reset_nt_tensor_id_counter()
+    assert mode.nt_tensor_id_counter == mode.nt_tensor_id_initial_count
+    assert FakeTensorMode.is_infra_mode()
+
+
+def test_meta_can_be_claimed_unless_the_mode_says_no() -> None:
+    meta = torch.empty(2, device="meta")
+    with FakeTensorMode() as mode:
+        x = torch.ones(2, device="meta")
+    assert is_fake(x) and x.device.type == "meta" and mode.from_tensor(meta).device.type == "meta"
+    with FakeTensorMode(allow_meta=False) as mode, pytest.raises(UnsupportedFakeTensorException, match="meta"):
+        torch.ones(2, device="meta")
+    with pytest.raises(UnsupportedFakeTensorException, match="meta"):
+        mode.from_tensor(meta)
+
+
+def test_the_cache_is_used_unless_the_mode_says_no() -> None:
+    torchfake.clear_cache()
+    with FakeTensorMode(cache_enabled=False) as mode:
+        x = torch.rand(3)
+        x.exp(), x.exp()
+        assert mode.cache_info().hits == 0 and mode.cache_info().bypasses["cache disabled"] >= 2
+        mode.cache_enabled = True
+        x.exp(), x.exp()
+        assert mode.cache_info().hits == 1
+        with torchfake.disable_fake_tensor_cache(mode):
+            x.exp()
+        assert mode.cache_info().hits == 1 and mode.cache_enabled
+        FakeTensorMode.cache_clear()
+        assert mode.cache_info().hits == 0
+
+
+@pytest.fixture
+def library() -> Any:
+    with torch.library._scoped_library("torchfake_test_mode", "FRAGMENT") as library:
+        yield library
+
+
+def test_a_kernel_is_run_on_zeros_only_where_the_mode_allows_it(library: Any) -> None:
+    library.define("first_row(Tensor x) -> Tensor")
+    library.impl("first_row", lambda x: x[0].clone(), "CPU")
+    op = torch.ops.torchfake_test_mode.first_row
+    with FakeTensorMode():
+        assert op(torch.ones(2, 3)).shape == (3,)
+    with FakeTensorMode(allow_fallback_kernels=False):
+        x = torch.ones(2, 3)
+        with pytest.raises(UnsupportedOperatorException, match="allow_fallback_kernels=False"):
+            op(x)
+
+
+def test_the_preferred_device_type_wins_over_an_error() -> None:
+    with FakeTensorMode():
+        x, y = torch.ones(2), torch.ones(2, device="cuda")
+        with pytest.raises(DeviceMismatchError):
+            x + y
+    with functorch_config.patch(fake_tensor_prefer_device_type="cuda"), FakeTensorMode():
+        x, y = torch.ones(2), torch.ones(2, device="cuda")
+        assert (x + y).device == (y + x).device == torch.device("cuda:0")
+
+
+# ---- Real values that travel along -----------------------------------------------------------------------------------
+
+
+def test_real_values_travel_along_and_answer() -> None:
+    torch.manual_seed(0)
+    with FakeTensorMode(propagate_real_tensors=True) as mode:
+        x = torch.randn(100)
+        mask = x > 0
+        assert x[mask].shape == (int(mask.sum()),) and 0 < int(mask.sum()) < 100
+        assert mask.nonzero().shape[0] == int(mask.sum())
+        y = mode.from_tensor(REAL).mul_(3)
+        assert y.real_tensor is not None and y.real_tensor.tolist() == [[3, 3], [3, 3]]
+        big = torch.rand(200, 200, device="cuda") @ torch.eye(200, device="cuda")
+        assert float(big.max()) < 1
+    assert torch.equal(REAL, torch.ones(2, 2)), "real tensors are copied"
+
+
+def test_without_it_there_is_no_real_tensor() -> None:
+    with FakeTensorMode() as mode:
+        assert torch.tensor(3).real_tensor is None
+        x = mode.from_tensor(REAL)
+        with pytest.raises(DynamicOutputShapeException, match=r"aten::nonzero"):
+            x.nonzero()
+
+
+def test_a_fake_kernel_that_disagrees_with_the_real_one_is_found(library: Any) -> None:
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: torch.cat([x, x]), "CPU")
+    library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+    with (
+        FakeTensorMode(propagate_real_tensors=True),
+        pytest.raises(MetadataMismatchError, match=r"twice.*\[2\].*\[4\]"),
+    ):
+        torch.ops.torchfake_test_mode.twice(torch.ones(2))
+
+
+# ---- Memos -----------------------------------------------------------------------------------------------------------
+
+
+def memos(x: Tensor) -> tuple[Any, ...]:
+    return x.nonzero_memo, x.item_memo, x.unique_memo, x.unique_consecutive_memo
+
+
+def test_what_was_found_is_remembered_until_a_write() -> None:
+    with FakeTensorMode(propagate_real_tensors=True):
+        x = torch.tensor([1, 1, 0, 1])
+        assert memos(x) == (None,) * 4
+        x.nonzero(), x.unique(), x.unique_consecutive()
+        assert memos(x) == (3, None, 2, 3)
+        x.add_(0)
+        assert memos(x) == (None,) * 4
+
+
+def test_a_new_epoch_ends_what_is_remembered() -> None:
+    with FakeTensorMode() as mode:
+        x = torch.tensor(2.5)
+        x.item()
+        assert x.item_memo == 2.5
+        mode.epoch += 1
+        assert x.item_memo is None
+
+
+# ---- The rest of the surface -----------------------------------------------------------------------------------------
+
+
+def test_suspending_the_mode_yields_it() -> None:
+    with FakeTensorMode() as mode:
+        with torchfake.unset_fake_temporarily() as suspended:
+            assert suspended is mode and not is_fake(torch.ones(1))
+        assert is_fake(torch.ones(1))
+    with torchfake.unset_fake_temporarily() as suspended:
+        assert suspended is None
+
+
+def test_a_copy_of_a_real_module_is_fake() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    mode = FakeTensorMode()
+    with FakeCopyMode(mode):
+        copied = copy.deepcopy(module)
+    assert [type(p) for p in copied.parameters()] == [torch.nn.Parameter] * 4
+    assert all(t.fake_mode is mode for t in copied.state_dict(keep_vars=True).values())
+    assert not any(is_fake(t) for t in module.state_dict().values())
+
+
+def test_the_mode_of_whatever_holds_a_fake_is_found() -> None:
+    mode = FakeTensorMode()
+    x = mode.from_tensor(REAL)
+    assert torchfake.maybe_get_fake_mode(x) is mode
+    assert torchfake.maybe_get_fake_mode(torch._to_functional_tensor(x)) is mode
+    assert torchfake.maybe_get_fake_mode(REAL) is None and torchfake.maybe_get_fake_mode("x") is None
+    assert torchfake.detect_fake_mode({"a": [REAL, x]}) is mode
+    assert torchfake.detect_fake_mode(REAL) is None
+    with pytest.raises(MixedModesError):
+        torchfake.detect_fake_mode([x, FakeTensorMode().from_tensor(REAL)])
+    with mode:
+        assert torchfake.detect_fake_mode() is mode
+
+
+def test_metadata_are_those_pytorch_extracts() -> None:
+    from torch._subclasses.fake_tensor import extract_tensor_metadata
+
+    for real in (torch.ones(2, 3).t(), torch.ones(4)[1:], torch.ones(2, dtype=torch.cfloat).conj()):
+        ours, theirs = torchfake.extract_tensor_metadata(real), extract_tensor_metadata(real)
+        for name in ours.__dataclass_fields__:
+            got, want = getattr(ours, name), getattr(theirs, name)
+            assert got == (tuple(want) if isinstance(want, torch.Size) else want), name
+        assert hash(ours) == hash(torchfake.extract_tensor_metadata(FakeTensorMode().from_tensor(real)))
+
+
+# ---- Beside PyTorch's own --------------------------------------------------------------------------------------------
+
+
+def test_two_kinds_of_modes_at_once_are_refused() -> None:
+    with FakeTensorMode(), pytest.raises(MixedModesError, match="leave it"), PyTorchsMode():
+        pass
+    with PyTorchsMode(), pytest.raises(MixedModesError, match="leave it"), FakeTensorMode():
+        pass
+    with PyTorchsMode(), pytest.raises(MixedModesError), fake_mode():
+        pass
+    assert not is_fake(torch.ones(1))
+    with FakeTensorMode(), torchfake.no_fake_mode(), PyTorchsMode():
+        assert type(torch.ones(1)).__name__ == "FakeTensor"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_tensors_go_to_pytorchs_mode_and_back_with_their_aliases(device: str) -> None:
+    with FakeTensorMode() as mode:
+        base = torch.ones(4, 3, device=device, dtype=torch.half)
+        views = [base, base[1:].t(), base.view(12)]
+    theirs = [torchfake.to_torch(view) for view in views]
+    assert all(type(t).__name__ == "FakeTensor" and t.fake_mode is theirs[0].fake_mode for t in theirs)
+    back = [torchfake.from_torch(t, mode) for t in theirs]
+    for group in (theirs, back):
+        assert len({t.untyped_storage()._cdata for t in group}) == 1
+        for got, want in zip(group, views, strict=True):
+            assert (got.size(), got.stride(), got.storage_offset(), got.dtype, got.device) == (
+                want.size(),
+                want.stride(),
+                want.storage_offset(),
+                want.dtype,
+                want.device,
+            )
+    assert back[0].fake_mode is mode
+
+
+def test_conversion_keeps_requires_grad() -> None:
+    with fake_mode():
+        x = torch.nn.Parameter(torch.ones(2))
+    assert torchfake.to_torch(x).requires_grad
+    assert torchfake.from_torch(torchfake.to_torch(x)).requires_grad
+    with pytest.raises(ValueError, match="expected a fake"):
+        torchfake.to_torch(REAL)
+    with pytest.raises(TypeError, match="FakeTensor of PyTorch's"):
+        torchfake.from_torch(x)
