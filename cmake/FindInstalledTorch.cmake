@@ -1,7 +1,7 @@
 # Finds the PyTorch that is installed for the Python in use, and refuses versions torchfake was not made for.
 # Sets TORCHFAKE_TORCH_DIR and makes the target torchfake::torch.
-set(TORCHFAKE_TORCH_MIN 2.13)
-set(TORCHFAKE_TORCH_MAX 2.14)
+set(TORCHFAKE_TORCH_MIN 2.13 CACHE STRING "The oldest PyTorch to build against; older ones are tried at your own risk")
+set(TORCHFAKE_TORCH_MAX 2.14 CACHE STRING "The first PyTorch not to build against")
 
 find_package(Python REQUIRED COMPONENTS Interpreter)
 execute_process(

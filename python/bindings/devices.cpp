@@ -13,6 +13,11 @@ namespace torchfake {
 
 namespace {
 
+bool is_absent(c10::DeviceType type) {
+  const std::vector<c10::DeviceType>& absent = absent_device_types();
+  return std::find(absent.begin(), absent.end(), type) != absent.end();
+}
+
 // torch.cuda._lazy_init() and its like raise what a program without torchfake would have seen.
 void raise_as_uninitialised(c10::DeviceType type) {
   if (Py_IsInitialized() == 0) {
@@ -46,9 +51,9 @@ void bind_devices(pybind11::module_& module) {
     }
     set_absent_device_hook(&raise_as_uninitialised);
   });
+  module.def("is_absent", [](const std::string& type) { return is_absent(c10::Device(type).type()); });
   module.def("_skip_init_of_other_backends", [](bool skip) {
-    const auto& absent = absent_device_types();
-    if (std::find(absent.begin(), absent.end(), c10::kPrivateUse1) != absent.end()) {
+    if (is_absent(c10::kPrivateUse1)) {
       torch::utils::set_requires_device_init(c10::kPrivateUse1, !skip);
     }
   });

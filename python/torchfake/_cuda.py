@@ -51,8 +51,8 @@ def _wrap(name: str) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Puts them in place, only in a PyTorch that was built without CUDA."""
-    if torch._C._has_cuda:
+    """Puts them in place, where PyTorch has no CUDA or no GPU."""
+    if not _C.is_absent("cuda"):
         return
     for name in _IN_THE_MODE:
         _original[name] = getattr(torch.cuda, name)

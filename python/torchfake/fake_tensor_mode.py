@@ -221,7 +221,7 @@ class FakeCopyMode(TorchFunctionMode):
     >>> with FakeCopyMode(FakeTensorMode()):
     ...     copy.deepcopy(torch.nn.Linear(2, 3)).weight
     Parameter containing:
-    tensor(..., size=(3, 2), requires_grad=True, fake=True)
+    tensor(..., size=(3, 2), fake=True, requires_grad=True)
     """
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:

@@ -11,12 +11,15 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
 
 namespace torchfake {
 
 namespace {
 
-// The guard of a device type that PyTorch was built without. It keeps a current device per thread and makes no streams
+// The guard of a device type that is not there. It keeps a current device per thread and makes no streams
 // but the default one. See Note [Absent devices].
 class AbsentGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -123,9 +126,32 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
       false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
 }
 
+// Whether a PyTorch built with CUDA (or ROCm) finds no GPU here. Looks at the device files instead of asking the driver:
+// a process that has called the driver can no longer fork workers that use it.
+bool gpu_is_missing() {
+  for (const char* variable : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
+    const char* visible = std::getenv(variable);
+    if (visible != nullptr && (std::string_view(visible).empty() || std::string_view(visible) == "-1")) {
+      return true;
+    }
+  }
+  for (const char* file : {"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/dev/kfd"}) {
+    std::error_code error;
+    if (std::filesystem::exists(file, error)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool is_absent(c10::DeviceType type) {
+  return c10::impl::device_guard_impl_registry[static_cast<size_t>(type)].load() == nullptr ||
+      (type == c10::kCUDA && gpu_is_missing());
+}
+
 // Note [Absent devices]
-// What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch itself has
-// nothing, when torchfake is loaded:
+// What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch was built without
+// the device or, for CUDA, finds no GPU, when torchfake is loaded:
 // - autograd asks the device's guard for a stream whenever it records an operator: AbsentGuard. A backend that is loaded
 //   later writes over it.
 // - Python initialises a device before an operator sees it; the front turns that off. So that a real `x.cuda()` still
@@ -134,8 +160,8 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
 struct Installer {
   Installer() {
     for (size_t i = 0; i < static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
-      if (c10::impl::device_guard_impl_registry[i].load() == nullptr) {
-        const auto type = static_cast<c10::DeviceType>(i);
+      const auto type = static_cast<c10::DeviceType>(i);
+      if (is_absent(type)) {
         c10::impl::device_guard_impl_registry[i].store(new AbsentGuard(type));
         absent.push_back(type);
       }

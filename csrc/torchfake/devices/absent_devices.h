@@ -7,7 +7,7 @@
 
 namespace torchfake {
 
-// The device types that PyTorch was built without and that torchfake stands in for.
+// The device types that torchfake stands in for: PyTorch was built without them, or finds no device.
 const std::vector<c10::DeviceType>& absent_device_types();
 
 // Called when a real operator is asked to run on an absent device; expected to throw what PyTorch would have thrown.

@@ -1,4 +1,4 @@
-// What PyTorch's core believes of an accelerator while fakes claim it, where PyTorch was built without it.
+// What PyTorch's core believes of an accelerator while fakes claim it, where it is not there.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -9,6 +9,9 @@
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
 
+#include <array>
+#include <cstddef>
+#include <cstring>
 #include <new>
 
 namespace torchfake {
@@ -24,7 +27,8 @@ bool is_claimed(c10::DeviceType type) {
 // Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none. The answer comes from the
 // hooks of each backend, whose instances are made and cached when torch is loaded: the objects themselves have to be
 // replaced, in place. They have no members, so only their type changes. On a thread that is in no mode they answer
-// what the old ones did. No generator and no allocator exists: what asks for those gets PyTorch's own error.
+// what the old ones did; a CUDA build's own hooks are kept aside for that. In the mode no generator and no allocator
+// exists: what asks for those gets PyTorch's own error.
 template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
@@ -40,10 +44,45 @@ class ClaimedHooks : public Hooks {
   }
 };
 
+// Where the object that was replaced lives on.
+template <typename Hooks>
+const Hooks*& replaced() {
+  static const Hooks* hooks = nullptr;
+  return hooks;
+}
+
 class ClaimedCudaHooks final : public ClaimedHooks<at::CUDAHooksInterface, c10::kCUDA> {
  public:
   bool hasCUDA() const override {
     return is_claimed(c10::kCUDA);
+  }
+  // What a program asks outside the mode, or in its errors.
+  void init() const override {
+    replaced<at::CUDAHooksInterface>()->init();
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return replaced<at::CUDAHooksInterface>()->getDefaultGenerator(device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return replaced<at::CUDAHooksInterface>()->getNewGenerator(device);
+  }
+  bool hasCUDART() const override {
+    return replaced<at::CUDAHooksInterface>()->hasCUDART();
+  }
+  bool hasMAGMA() const override {
+    return replaced<at::CUDAHooksInterface>()->hasMAGMA();
+  }
+  bool hasCuDNN() const override {
+    return replaced<at::CUDAHooksInterface>()->hasCuDNN();
+  }
+  long versionCuDNN() const override {
+    return replaced<at::CUDAHooksInterface>()->versionCuDNN();
+  }
+  long versionCUDART() const override {
+    return replaced<at::CUDAHooksInterface>()->versionCUDART();
+  }
+  std::string showConfig() const override {
+    return replaced<at::CUDAHooksInterface>()->showConfig();
   }
   c10::DeviceIndex current_device() const override {
     return is_claimed(c10::kCUDA) ? getCurrentDevice() : CUDAHooksInterface::current_device();
@@ -66,6 +105,9 @@ void replace(const Hooks& hooks, c10::DeviceType type) {
   static_assert(sizeof(Claimed) == sizeof(Hooks));
   const std::vector<c10::DeviceType>& absent = absent_device_types();
   if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
+    alignas(Hooks) static std::array<std::byte, sizeof(Hooks)> aside;
+    std::memcpy(aside.data(), static_cast<const void*>(&hooks), sizeof(Hooks));
+    replaced<Hooks>() = reinterpret_cast<const Hooks*>(aside.data());
     new (const_cast<Hooks*>(&hooks)) Claimed();
   }
 }
