@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+import transformers
 from plain_inputs import inner_configs
-from transformers import (
-    CONFIG_MAPPING,
-    BertConfig,
-    PretrainedConfig,
-    VisionTextDualEncoderConfig,
-    ViTConfig,
-)
+from transformers import CONFIG_MAPPING, PretrainedConfig
 
 
 def _mrope(*sections: int) -> dict[str, Any]:
     return {"rope_scaling": {"rope_type": "default", "mrope_section": list(sections)}}
 
+
+# Weights are not fetched.
+UNTRAINED = {"use_pretrained_backbone": False}
+
+REPVIT = {
+    "architecture": "repvit_m1.dist_in1k",
+    "model_args": {"in_chans": 3, "features_only": True, "out_indices": [0, 1, 2, 3]},
+}
+
+PERCEPTION_ENCODER = {
+    "architecture": "vit_pe_core_large_patch14_336",
+    "model_args": {"embed_dim": 1024, "depth": 23, "global_pool": "", "img_size": [448, 448]},
+}
 
 # Defaults that are None, or do not fit together: what has to be said for there to be a model.
 COMPLETED: dict[str, dict[str, Any]] = {
@@ -25,8 +32,15 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
     "blip-2": {"image_token_index": 5},
     "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGAAZ": 6}},
+    "colqwen2": {"vlm_config": {"model_type": "qwen2_vl", "text_config": _mrope(16, 24, 24)}},
+    "conditional_detr": UNTRAINED,
+    "dab-detr": UNTRAINED,
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "deformable_detr": UNTRAINED,
+    "detr": UNTRAINED,
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "edgetam": {"vision_config": {"backbone_config": REPVIT}},
+    "edgetam_vision_model": {"backbone_config": REPVIT},
     "emu3": {"vocabulary_map": {"<image>": 5, "<|extra_200|>": 6, "<|visual token 000001|>": 7}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "glm4v": {"text_config": _mrope(16, 24, 24)},
@@ -44,28 +58,53 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "mllama": {"text_config": {"rope_scaling": {"rope_type": "default"}}},
     "nemotron": {"num_key_value_heads": 48},
+    "omdet-turbo": UNTRAINED,
+    "perception_lm": {"vision_config": PERCEPTION_ENCODER},
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},
     "qwen2_5_vl": {"text_config": _mrope(16, 24, 24)},
     "qwen2_5_vl_text": _mrope(16, 24, 24),
     "qwen2_vl": {"text_config": _mrope(16, 24, 24)},
     "qwen2_vl_text": _mrope(16, 24, 24),
+    "qwen3_omni_moe": {
+        "talker_config": {
+            "spatial_merge_size": 2,
+            "text_config": {"shared_expert_intermediate_size": 768, **_mrope(24, 20, 20)},
+        },
+        "thinker_config": {"text_config": {"head_dim": 128, **_mrope(24, 20, 20)}},
+    },
     "qwen3_vl": {"text_config": _mrope(16, 24, 24)},
     "qwen3_vl_moe": {"text_config": _mrope(16, 24, 24)},
     "qwen3_vl_moe_text": _mrope(16, 24, 24),
     "qwen3_vl_text": _mrope(16, 24, 24),
+    "retribert": {"position_embedding_type": "absolute"},
     "smolvlm": {"text_config": {"model_type": "llama", "vocab_size": 128_259}},
+    "superglue": {"keypoint_encoder_sizes": [32, 64, 128, 256], "gnn_layers_types": ["self", "cross"] * 9},
+    "table-transformer": UNTRAINED,
     "time_series_transformer": {"prediction_length": 8},
+    "timm_backbone": {"backbone": "resnet50", **UNTRAINED},
     "tvp": {"type_vocab_size": 2},
+    "vitmatte": {"hidden_size": 768},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"use_mamba_kernels": False},
 }
 
-# Models that are made of others.
-COMPOSED: dict[str, Callable[[], PretrainedConfig]] = {
-    "vision-text-dual-encoder": lambda: VisionTextDualEncoderConfig.from_vision_text_configs(ViTConfig(), BertConfig()),
+
+# Models that are made of others: the config's own way to join them, and which.
+COMPOSED: dict[str, tuple[str, list[str]]] = {
+    "encoder-decoder": ("from_encoder_decoder_configs", ["BertConfig", "BertConfig"]),
+    "musicgen": ("from_sub_models_config", ["T5Config", "EncodecConfig", "MusicgenDecoderConfig"]),
+    "musicgen_melody": ("from_sub_models_config", ["T5Config", "EncodecConfig", "MusicgenMelodyDecoderConfig"]),
+    "nougat": ("from_encoder_decoder_configs", ["DonutSwinConfig", "MBartConfig"]),
+    "rag": ("from_question_encoder_generator_configs", ["DPRConfig", "BartConfig"]),
+    "speech-encoder-decoder": ("from_encoder_decoder_configs", ["Wav2Vec2Config", "BertConfig"]),
+    "vision-encoder-decoder": ("from_encoder_decoder_configs", ["ViTConfig", "GPT2Config"]),
+    "vision-text-dual-encoder": ("from_vision_text_configs", ["ViTConfig", "BertConfig"]),
 }
 
-LAYERS = 2  # of a shrunk model
+LAYERS, EXPERTS = 2, 16  # of a shrunk model
+
+# What configs call the number of their experts.
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 # What configs call the number of their layers.
 LAYER_COUNTS = (
@@ -83,12 +122,13 @@ LAYER_COUNTS = (
 
 def plain_config(model_type: str) -> PretrainedConfig:
     if model_type in COMPOSED:
-        return COMPOSED[model_type]()
+        join, parts = COMPOSED[model_type]
+        return getattr(CONFIG_MAPPING[model_type], join)(*(getattr(transformers, part)() for part in parts))
     return CONFIG_MAPPING[model_type](**COMPLETED.get(model_type, {}))
 
 
 def shrink(config: PretrainedConfig) -> PretrainedConfig:
-    """Changes `config`, and those inside it, to few layers. Lists with an entry a layer become as short."""
+    """Changes `config`, and those inside it, to few layers and experts. Lists with an entry a layer become as short."""
     for inner in inner_configs(config):
         shrink(inner)
     for name in LAYER_COUNTS:
@@ -98,4 +138,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
                 if isinstance(value, list) and len(value) == count:
                     setattr(config, key, value[:LAYERS])
             setattr(config, name, LAYERS)
+    for name in EXPERT_COUNTS:
+        if (getattr(config, name, None) or 0) > EXPERTS:
+            setattr(config, name, EXPERTS)
     return config

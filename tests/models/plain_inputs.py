@@ -177,6 +177,23 @@ def _decisions(config: PretrainedConfig) -> Inputs:
     }
 
 
+def _music(config: PretrainedConfig) -> Inputs:
+    return {
+        "input_ids": ids(BATCH, LENGTH),
+        "decoder_input_ids": ids(BATCH * config.decoder.num_codebooks, LENGTH),
+    }
+
+
+def _retrieved_documents(config: PretrainedConfig) -> Inputs:
+    return {
+        "input_ids": ids(BATCH, LENGTH),
+        "context_input_ids": ids(BATCH * config.n_docs, LENGTH),
+        "context_attention_mask": ids(BATCH * config.n_docs, LENGTH),
+        "doc_scores": torch.randn(BATCH, config.n_docs),
+        "decoder_input_ids": ids(BATCH, LENGTH),
+    }
+
+
 def _tracked_film(config: PretrainedConfig, session_class: type = Sam2VideoInferenceSession) -> Inputs:
     """A film of one picture, and a point on the thing to follow."""
     height, width = picture_size(config)
@@ -242,6 +259,7 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
     "informer": _time_series,
     "instructblip": _question_about_a_picture,
     "instructblipvideo": _question_about_a_film,
+    "jukebox_vqvae": lambda c: {"raw_audio": torch.randn(BATCH, SAMPLES, 1)},
     "kyutai_speech_to_text": lambda c: {"input_ids": ids(BATCH, LENGTH, c.num_codebooks + 1)},
     "kosmos-2": lambda c: {
         "input_ids": ids(BATCH, c.latent_query_num),
@@ -255,11 +273,30 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
         "visual_pos": torch.randn(BATCH, 36, c.visual_pos_dim),
     },
     "mimi": _speech,
+    "musicgen": _music,
+    "musicgen_melody": _music,
+    "omdet-turbo": lambda c: {
+        "pixel_values": pictures(c, BATCH),
+        "classes_input_ids": ids(2 * BATCH, LENGTH),
+        "classes_attention_mask": ids(2 * BATCH, LENGTH),
+        "tasks_input_ids": ids(BATCH, LENGTH),
+        "tasks_attention_mask": ids(BATCH, LENGTH),
+        "classes_structure": torch.full((BATCH,), 2),
+    },
     "oneformer": lambda c: {"pixel_values": pictures(c, BATCH), "task_inputs": ids(BATCH, c.task_seq_len)},
     "patchtsmixer": _patched_time_series,
     "patchtst": _patched_time_series,
     "perceiver": lambda c: {"inputs": torch.randn(BATCH, LENGTH, c.d_model)},
+    "pix2struct": lambda c: {
+        "flattened_patches": torch.ones(BATCH, LENGTH, 2 + c.vision_config.patch_embed_hidden_size),
+        "decoder_input_ids": ids(BATCH, LENGTH),
+    },
     "qwen2_audio_encoder": _half_a_minute_of_sound,
+    "rag": _retrieved_documents,
+    "retribert": lambda c: {
+        name: ids(BATCH, LENGTH)
+        for name in ("input_ids_query", "attention_mask_query", "input_ids_doc", "attention_mask_doc")
+    },
     "sam2_video": _tracked_film,
     "seggpt": lambda c: {
         "pixel_values": torch.randn(BATCH, 3, c.image_size[0] // 2, c.image_size[1]),
@@ -268,10 +305,15 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
     },
     "siglip2": lambda c: {"input_ids": ids(BATCH, LENGTH), **_patches(c)},
     "siglip2_vision_model": _patches,
+    "speech-encoder-decoder": lambda c: {
+        "input_values": torch.randn(BATCH, SAMPLES),
+        "decoder_input_ids": ids(BATCH, LENGTH),
+    },
     "speecht5": lambda c: {
         "input_values": torch.randn(BATCH, LENGTH, c.hidden_size),
         "decoder_input_values": torch.randn(BATCH, LENGTH, c.hidden_size),
     },
+    "superglue": _pair_of_pictures,
     "time_series_transformer": _time_series,
     "timesfm": lambda c: {
         "past_values": torch.randn(BATCH, 4 * c.patch_length),
