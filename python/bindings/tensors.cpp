@@ -23,7 +23,7 @@ bool is_plain_fake(const at::Tensor& tensor) {
 // Whether the values of a fake are known, however many they are.
 bool is_known(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
-  return fake != nullptr && known_tensor(*fake, std::numeric_limits<int64_t>::max()).has_value();
+  return fake != nullptr && is_in_memory(*fake);
 }
 
 // The values of a fake, where its mode knows them: a copy, or what stands behind the fake itself.

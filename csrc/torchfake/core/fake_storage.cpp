@@ -67,8 +67,13 @@ void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusi
   if (context->known) {
     context->retired = std::move(context->known);
   }
+  context->repeated.reset();
   context->known = std::move(bytes);
   complete_known_bytes(storage);
+}
+
+void set_repeated_bytes(c10::StorageImpl* storage, c10::Device device, std::unique_ptr<RepeatedBytes> repeated) {
+  ensure_context(storage, device)->repeated = std::move(repeated);
 }
 
 void begin_known_bytes(
@@ -94,7 +99,11 @@ void complete_known_bytes(c10::StorageImpl* storage) {
 
 void forget_known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
-  if (context == nullptr || !context->known) {
+  if (context == nullptr) {
+    return;
+  }
+  context->repeated.reset();
+  if (!context->known) {
     return;
   }
   context->retired = std::move(context->known);

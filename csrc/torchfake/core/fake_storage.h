@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
 
 #include <memory>
 
@@ -20,6 +21,18 @@ class StorageObserver {
   virtual void on_free(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
 };
 
+// The values of a storage that repeats few of them. See Note [Repeated values].
+struct RepeatedBytes {
+  struct Dim {
+    int64_t size;
+    int64_t stride;  // in the elements of the fake's storage
+    int64_t value_stride;  // in `values`; 0 where they repeat
+  };
+  c10::intrusive_ptr<c10::StorageImpl> values;
+  size_t itemsize = 0;
+  c10::SmallVector<Dim, 4> dims;  // from the largest stride to the smallest; together they cover the storage
+};
+
 // The context of a fake storage's DataPtr. Most storages have none: it is made when an observer listens or when values
 // are known. See Note [Known values].
 struct StorageContext {
@@ -30,6 +43,8 @@ struct StorageContext {
   c10::intrusive_ptr<c10::StorageImpl> known;
   // Of the same size: 0xFF for every byte that is not known yet. Null when all of them are.
   c10::intrusive_ptr<c10::StorageImpl> unknown;
+  // Instead of `known`, where the storage is large and repeats few values.
+  std::unique_ptr<RepeatedBytes> repeated;
   // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
   c10::intrusive_ptr<c10::StorageImpl> retired;
 
@@ -60,8 +75,20 @@ inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
   return bytes == nullptr || storage_context(storage)->unknown ? nullptr : bytes;
 }
 
+// What the values of a large fake storage repeat, or null where that is not known.
+inline const RepeatedBytes* repeated_bytes(c10::StorageImpl* storage) {
+  StorageContext* context = storage_context(storage);
+  if (context == nullptr || !context->repeated) {
+    return nullptr;
+  }
+  return context->nbytes == storage->nbytes() ? context->repeated.get() : nullptr;
+}
+
 // From now on the values of `storage` are those of `bytes`, a CPU storage of the same size.
 void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes);
+
+// From now on the values of `storage`, none of which was known, are these. They are behind no pointer.
+void set_repeated_bytes(c10::StorageImpl* storage, c10::Device device, std::unique_ptr<RepeatedBytes> repeated);
 
 // From now on values of `storage` are known one by one, as they are written: none yet. `bytes` is a CPU storage of the
 // same size, `unknown` another, filled with 0xFF.

@@ -10,6 +10,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/dispatch/repeated_values.h>
 
 #include <cstring>
 
@@ -54,6 +55,12 @@ bool is_known(const FakeTensorImpl& fake, int64_t limit) {
     return false;
   }
   return storage_context(storage)->unknown == nullptr || is_written_whole(fake);
+}
+
+// Whether a fake that is not known as a whole repeats values that are.
+bool is_repeated(const FakeTensorImpl& fake, int64_t limit) {
+  c10::StorageImpl* storage = storage_of(fake);
+  return storage != nullptr && storage_context(storage) != nullptr && repeated_tensor(fake, limit).has_value();
 }
 
 // The values of a few elements will be known when they are written.
@@ -133,13 +140,17 @@ at::Tensor real_view(const FakeTensorImpl& fake) {
 
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
   if (!is_known(fake, limit)) {
-    return std::nullopt;
+    return fake.numel() <= limit ? repeated_tensor(fake, limit) : std::nullopt;
   }
   if (is_zero_tensor(fake)) {
     PlainCpu plain;
     return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
   }
   return real_view(fake);
+}
+
+bool is_in_memory(const FakeTensorImpl& fake) {
+  return is_known(fake, std::numeric_limits<int64_t>::max());
 }
 
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
@@ -195,11 +206,14 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   const OpTraits& traits = call.traits;
   bool any_known = false;
   bool all_known = true;
+  bool any_repeated = false;
   for (const TensorArg& tensor : call.tensors()) {
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
-    any_known |= known;
-    all_known &= known || overwritten || tensor.fake == nullptr;  // what is real here is a number
+    const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
+    any_known |= known || repeated;
+    any_repeated |= repeated;
+    all_known &= known || repeated || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
   const bool constant = makes_values(traits, mode.options);
   inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
@@ -223,6 +237,22 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (computes_) {
     real_ = real_arguments();
   }
+  if (any_repeated) {
+    read_repetitions();
+  }
+}
+
+// Decides what becomes of a call that reads repeated values.
+void ValueTracker::read_repetitions() {
+  bool large = false;
+  for (const TensorArg& tensor : call_.tensors()) {
+    large |= tensor.impl->numel() > limit_;
+    if (tensor.is_written || !is_readable(tensor.impl->numel(), limit_)) {
+      inputs_known_ = computes_ = false;
+    }
+  }
+  repeats_ = computes_ && large && call_.traits.is_pointwise && take_one_repetition(real_, limit_);
+  computes_ &= !repeats_;
 }
 
 torch::jit::Stack ValueTracker::real_arguments() const {
@@ -238,6 +268,9 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     }
     const ArgTraits& facts = call_.traits.args[arg];
     std::optional<at::Tensor> known = facts.is_out ? std::nullopt : known_tensor(*fake, limit_);
+    if (!known && !facts.is_written) {
+      known = repeated_tensor(*fake, limit_);
+    }
     const bool partial = !known && facts.is_written && !facts.is_out && fake->has_storage() &&
         partly_known_bytes(storage_of(*fake)) != nullptr;
     at::Tensor tensor;
@@ -378,6 +411,41 @@ void ValueTracker::check_agreement(const FakeTensorImpl& fake, const at::Tensor&
   }
 }
 
+// The fresh output of a call that returns one, if values can stand behind it.
+const FakeTensorImpl* ValueTracker::only_output(const Call& call) {
+  const c10::IValue& value = outputs_of(call).front();
+  const FakeTensorImpl* fake = value.isTensor() ? as_fake(value.toTensor()) : nullptr;
+  const bool usable = fake != nullptr && fills_storage(*fake) && partly_known_bytes(storage_of(*fake)) == nullptr;
+  return usable ? fake : nullptr;
+}
+
+// Runs the real operator on what is known. False where the CPU cannot do it (a dtype it has no kernel for, say) and the
+// claimed device may.
+bool ValueTracker::run_aside(const Call& call, c10::Device device) {
+  try {
+    PlainCpu plain;
+    call.op.callBoxed(&real_);
+    return true;
+  } catch (const c10::Error&) {
+    forget_written();
+    if (device.is_cpu()) {
+      throw;
+    }
+    return false;
+  }
+}
+
+void ValueTracker::follow_repetitions(const Call& call, c10::Device device) {
+  const FakeTensorImpl* fake = only_output(call);
+  if (fake == nullptr || !run_aside(call, device)) {
+    return;
+  }
+  const at::Tensor small = real_.back().toTensor();
+  if (small.dim() == fake->dim() && small.dtype() == fake->dtype()) {
+    make_repeated(*fake, small);
+  }
+}
+
 void ValueTracker::follow(const Call& call, c10::Device device) {
   if (call.traits.values == ValueSource::kUninitialised && limit_ > 0 && mode_.options.known_from_factories &&
       !mode_.options.propagate_real_tensors) {
@@ -393,21 +461,16 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
       note_resize(storage);
     }
   }
+  if (repeats_) {
+    return follow_repetitions(call, device);
+  }
   if (!computes_ || !outputs_fit(call)) {
     forget_written();
     return;
   }
-  try {
-    PlainCpu plain;
-    call.op.callBoxed(&real_);
-  } catch (const c10::Error&) {
-    forget_written();
-    if (device.is_cpu()) {
-      throw;
-    }
-    return;  // The CPU cannot do it (a dtype it has no kernel for, say); the claimed device may. Not known, then.
+  if (run_aside(call, device)) {
+    finish_written(real_, call);
   }
-  finish_written(real_, call);
 }
 
 }  // namespace torchfake

@@ -19,8 +19,8 @@ namespace torchfake {
 // bytes are still unknown, and knows the tensor when none is.
 //
 // Invariants. Known bytes are exactly what the real program would have in memory. Nothing random or uninitialised is
-// ever known. A storage of more elements than the mode allows is never known. A call none of whose inputs is known
-// pays one pointer test an input.
+// ever known. A storage of more elements than the mode allows is known only where it repeats fewer values, see
+// Note [Repeated values]. A call none of whose inputs is known pays one pointer test an input.
 // A mode that propagates real tensors is the same with no limit, and with random and uninitialised data taken as it
 // happens to come out. FakeTensorMode's constants are the same with a limit of one, and nothing known from factories.
 // Rejected: a value per tensor (views and in-place writes would have to find each other), and guessing.
@@ -30,6 +30,9 @@ int64_t value_limit(const FakeModeOptions& options);
 
 // The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
+
+// Whether the values of a fake are known and lie in memory as those of a real tensor do.
+bool is_in_memory(const FakeTensorImpl& fake);
 
 // Makes the values of `fake` those of `real`, a CPU tensor of the same sizes and dtype. `fake` must be dense and fill
 // its storage.
@@ -59,8 +62,12 @@ class ValueTracker {
 
  private:
   torch::jit::Stack real_arguments() const;
+  void read_repetitions();
   bool outputs_fit(const Call& call) const;
   void check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const;
+  static const FakeTensorImpl* only_output(const Call& call);
+  bool run_aside(const Call& call, c10::Device device);
+  void follow_repetitions(const Call& call, c10::Device device);
   void forget_written() const;
   void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
 
@@ -77,6 +84,7 @@ class ValueTracker {
   const int64_t limit_;
   bool inputs_known_ = false;
   bool computes_ = false;
+  bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;
 };

@@ -145,6 +145,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
   values = value_source(base, is_random, takes_tensors);
+  is_pointwise = !mutates && num_returns == 1 && (op.hasTag(at::Tag::pointwise) || base == "_to_copy");
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
   is_aten = library == "aten";
   is_builtin = is_aten || library == "prims";

@@ -47,8 +47,7 @@ template <size_t... kArgs>
 bool needs_values(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
     const bool is_read = ((tensor.arg == kArgs) || ...);
-    if (is_read && tensor.fake != nullptr && tensor.fake->claimed_device().is_cpu() &&
-        !known_tensor(*tensor.fake, std::numeric_limits<int64_t>::max())) {
+    if (is_read && tensor.fake != nullptr && tensor.fake->claimed_device().is_cpu() && !is_in_memory(*tensor.fake)) {
       raise(
           ErrorKind::kDataDependentOutput,
           call.op_name(),

@@ -5,6 +5,7 @@
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/repeated_values.h>
 #include <torchfake/rules/rules.h>
 
 namespace torchfake {
@@ -25,7 +26,10 @@ bool is_mask(c10::ScalarType dtype) {
 
 // The values of a mask, or the error.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
-  std::optional<at::Tensor> values = known_tensor(mask, value_limit(mode->options));
+  std::optional<at::Tensor> values = repeated_tensor(mask, value_limit(mode->options));
+  if (!values) {
+    values = known_tensor(mask, value_limit(mode->options));
+  }
   if (!values) {
     refuse_mask(call);
   }
@@ -48,14 +52,9 @@ RuleResult index(Call& call, const ModePtr& mode) {
       indices.push_back(value.toOptional<at::Tensor>());
       continue;
     }
-    at::Tensor values = mask_values(call, *fake, mode);
-    std::vector<at::Tensor> columns;
-    {
-      NoFakeMode real;
-      columns = values.nonzero().unbind(1);
-    }
-    for (const at::Tensor& column : columns) {
-      indices.push_back(to_fake(column.contiguous(), mode, fake->claimed_device()));
+    const int64_t count = nonzero_count(mask_values(call, *fake, mode));
+    for (int64_t dim = 0; dim < fake->dim(); ++dim) {
+      indices.push_back(to_fake(at::detail::empty_meta({count}, c10::kLong), mode, fake->claimed_device()));
     }
   }
   call.arg(1) = std::move(indices);
@@ -69,12 +68,9 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   const FakeTensorImpl* fake_mask = as_fake(mask);
   TORCH_CHECK_INDEX(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const std::vector<int64_t> shape = at::infer_size(self.sizes(), mask.sizes());
-  at::Tensor values = mask_values(call, *fake_mask, mode);
-  int64_t count = 0;
-  {
-    NoFakeMode real;
-    count = values.expand(shape).sum().item<int64_t>();
-  }
+  const at::Tensor values = mask_values(call, *fake_mask, mode);
+  const int64_t repetitions = values.numel() == 0 ? 0 : c10::multiply_integers(shape) / values.numel();
+  const int64_t count = nonzero_count(values) * repetitions;
   torch::jit::drop(*call.stack, call.num_args());
   call.stack->emplace_back(at::detail::empty_meta({count}, self.scalar_type()));
   return RuleResult::kAnswered;
