@@ -332,6 +332,11 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
         "pixel_values": torch.randn(1, c.num_frames, 3, c.max_img_size, c.max_img_size),
     },
     "videomae": _film,
+    "vilt": lambda c: {
+        "input_ids": ids(BATCH, LENGTH),
+        "pixel_values": pictures(c, BATCH),
+        "pixel_mask": ids(1).expand(BATCH, *picture_size(c)),  # by default it is made with too many values to know
+    },
     "vivit": _film,
     "voxtral_encoder": _half_a_minute_of_sound,
     "whisper": _half_a_minute_of_sound,
