@@ -525,3 +525,14 @@ def test_the_cross_check_finds_an_entry_that_is_wrong() -> None:
             library._destroy()
         with cross_check_cache():
             F.pdist(x)
+
+
+def test_versions_are_those_of_the_way_an_operator_was_called() -> None:
+    def versions() -> list[int]:
+        options = {"dtype": torch.int64, "device": torch.device("cpu"), "pin_memory": False}
+        calls = [torch.ops.aten.arange.default, torch.arange, torch.ops.aten.arange.default]
+        return [call(4, **options)._version for call in calls]
+
+    with fake_mode():
+        assert versions() == [1, 0, 1]
+    assert versions() == [1, 0, 1], "what real tensors give"

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <cstring>
@@ -241,7 +242,9 @@ void CacheKey::add_settings(const ModeState& mode) {
       static_cast<uint64_t>(mode.options.allow_meta) << 13 |
       static_cast<uint64_t>(mode.options.prefer_device_type.has_value()) << 14 |
       static_cast<uint64_t>(mode.options.exclusive) << 15 |
-      static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16);
+      static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16 |
+      // Whether a kernel's own writes count up versions: torch.arange excludes the key, torch.ops.aten.arange does not.
+      static_cast<uint64_t>(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) << 24);
 }
 
 void CacheKey::finish() {
