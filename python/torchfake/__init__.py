@@ -21,6 +21,7 @@ from torchfake import (
     _creation,
     _cuda,
     _data,
+    _higher_order,
     _init,
     _legacy_types,
     _methods,
@@ -121,6 +122,7 @@ _autograd.install()
 _creation.install()
 _cuda.install()
 _data.install()
+_higher_order.install()
 _init.install()
 _legacy_types.install()
 _methods.install()

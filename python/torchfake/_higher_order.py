@@ -1,0 +1,213 @@
+"""Operators that take functions, on fakes: `cond`, `while_loop`, `scan`, `flex_attention` and their like.
+
+They are dispatched in Python. Below autograd and the modes they come to the Fake key, and go on to the implementation
+for real tensors, whose operators answer with fakes. The few that decide by a value have a kernel here, for when the
+value is not known.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, _ops
+from torch._higher_order_ops import utils
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
+from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from torchfake import _C
+from torchfake.errors import DataDependentOutputException, DynamicOutputShapeException
+from torchfake.fake import find_fake, in_mode_of, is_fake
+
+_FAKE = torch._C._dispatch_key_parse("Fake")
+_KERNELS: dict[HigherOrderOperator, Callable[..., Any]] = {}
+_REAL = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+_compute_keyset: Any = _ops._compute_keyset
+_real_setup_compilation_env = utils.setup_compilation_env
+_dispatch: Any = HigherOrderOperator.dispatch
+
+
+def install() -> None:
+    _KERNELS.update(
+        {
+            cond_op: _cond,
+            while_loop_op: _while_loop,
+            while_loop_stack_output_op: _while_loop_stack_output,
+        }
+    )
+    HigherOrderOperator.dispatch = _dispatch_with_fakes  # type: ignore[method-assign]
+    for module in (utils, sys.modules.get("torch.nn.attention.flex_attention")):
+        if module is not None:
+            module.setup_compilation_env = _setup_compilation_env  # type: ignore[attr-defined]
+
+
+def _dispatch_with_fakes(self: Any, /, dispatch_key: Any, *args: Any, **kwargs: Any) -> Any:
+    if dispatch_key != _FAKE:
+        return _dispatch(self, dispatch_key, *args, **kwargs)
+    fake = find_fake(tree_leaves((args, kwargs)))
+    with nullcontext() if fake is None else in_mode_of(fake):
+        if self in _KERNELS:
+            return _KERNELS[self](*args, **kwargs)
+        below = _compute_keyset(args, kwargs, self.non_fallthrough_keys.remove(_FAKE))
+        return _dispatch(self, below.highestPriorityTypeId(), *args, **kwargs)
+
+
+@contextmanager
+def _setup_compilation_env() -> Iterator[Any]:
+    """The compiler finds the tensors that the functions close over. It has fakes of its own: ours leave meanwhile."""
+    with _real_setup_compilation_env() as backend, _without_mode_while_compiling(), _clones_of_fakes():
+        yield backend
+
+
+@contextmanager
+def _without_mode_while_compiling() -> Iterator[None]:
+    handler = torch._dynamo.callback.callback_handler
+    thread = threading.get_ident()
+    suspended: list[_C.EnteredNoFakeMode] = []
+
+    def suspend(_: object) -> None:
+        if threading.get_ident() == thread:
+            suspended.append(_C.EnteredNoFakeMode())
+
+    def resume(_: object) -> None:
+        if suspended and threading.get_ident() == thread:
+            suspended.pop().leave()
+
+    handler.register_start_callback(suspend)
+    handler.register_end_callback(resume)
+    try:
+        yield
+    finally:
+        handler.remove_start_callback(suspend)
+        handler.remove_end_callback(resume)
+
+
+@contextmanager
+def _clones_of_fakes() -> Iterator[None]:
+    """Samples for tracing are cloned to the same place in a cache line, which takes an address."""
+    original = torch._dynamo.utils.clone_input
+
+    def clone_input(x: Tensor, **options: Any) -> Tensor:
+        return x.clone() if is_fake(x) else original(x, **options)
+
+    torch._dynamo.utils.clone_input = clone_input
+    try:
+        yield
+    finally:
+        torch._dynamo.utils.clone_input = original
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, Tensor) and is_fake(value) and not _C.is_known(value)
+
+
+def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:
+    if not _is_unknown(pred):
+        return cond_op.py_kernels[_REAL](pred, true_fn, false_fn, operands)
+    if_true, structure = tree_flatten(true_fn(*operands))
+    if_false, other_structure = tree_flatten(false_fn(*operands))
+    if structure != other_structure:
+        raise DynamicOutputShapeException(
+            "cond: the predicate is not known, and the branches give different structures: "
+            f"{structure} and {other_structure}",
+            "cond",
+        )
+    merged = [_either("cond", *pair) for pair in zip(if_true, if_false, strict=True)]
+    return tree_unflatten(merged, structure)
+
+
+class _Unknown(Exception):
+    """The condition of a loop cannot be answered; `carried` is what the loop had come to."""
+
+    def __init__(self, carried: tuple[Any, ...]) -> None:
+        self.carried = carried
+
+
+def _while_loop(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Any,
+    additional_inputs: Any,
+    **options: Any,
+) -> Any:
+    try:
+        return _loop_while_known(while_loop_op, cond_fn, body_fn, carried_inputs, additional_inputs, options)
+    except _Unknown as unknown:
+        carried = unknown.carried
+    # One more round: what is carried keeps its metadata, however many rounds there are.
+    result = body_fn(*carried, *additional_inputs)
+    return tuple(_either("while_loop", after, before) for after, before in zip(result, carried, strict=True))
+
+
+def _while_loop_stack_output(
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Any,
+    additional_inputs: Any,
+    **options: Any,
+) -> Any:
+    try:
+        return _loop_while_known(
+            while_loop_stack_output_op, cond_fn, body_fn, carried_inputs, additional_inputs, options
+        )
+    except _Unknown:
+        raise DynamicOutputShapeException(
+            "while_loop_stack_output: how often the loop runs, and so the size of what it stacks, is not known",
+            "while_loop_stack_output",
+        ) from None
+
+
+def _loop_while_known(
+    op: Any,
+    cond_fn: Callable[..., Any],
+    body_fn: Callable[..., Any],
+    carried_inputs: Any,
+    additional_inputs: Any,
+    options: dict[str, Any],
+) -> Any:
+    def known_condition(*values: Any) -> Any:
+        answer = cond_fn(*values)
+        if _is_unknown(answer):
+            raise _Unknown(values[: len(carried_inputs)])
+        return answer
+
+    return op.py_kernels[_REAL](known_condition, body_fn, carried_inputs, additional_inputs, **options)
+
+
+def _either(op: str, one: Any, other: Any) -> Any:
+    """What looks like `one` and `other`, one of which it will be."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        if one != other:
+            raise DataDependentOutputException(
+                f"{op}: the result is {one} or {other}, by a value that is not known", op
+            )
+        return one
+    if _looks(one) != _looks(other):
+        raise DynamicOutputShapeException(
+            f"{op}: the result is a tensor with {_describe(one)} or one with {_describe(other)}, "
+            "by a value that is not known",
+            op,
+        )
+    if one.untyped_storage()._cdata == other.untyped_storage()._cdata and _place(one) == _place(other):
+        return one
+    return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
+
+
+def _looks(tensor: Tensor) -> object:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
+
+
+def _place(tensor: Tensor) -> object:
+    return tensor.storage_offset(), tensor.stride()
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"sizes {list(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
