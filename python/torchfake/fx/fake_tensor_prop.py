@@ -1,0 +1,174 @@
+"""Runs a graph node by node on fake tensors, and notes what each node gives."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import Target, map_aggregate
+from torch.fx.traceback import has_preserved_node_meta
+from torch.utils._pytree import arg_tree_leaves, tree_map_only
+
+from torchfake.fake import is_fake
+from torchfake.fx._conversion import Fakes, find_mode
+
+__all__ = ["FakeTensorProp"]
+
+#: What a constant of the program passes through; its values are known.
+_LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+
+
+class FakeTensorProp(Interpreter):
+    """Runs a graph on fake tensors and writes what each node gives to its `meta["val"]`.
+
+    A `val` is a detached fake (a list, tuple or dictionary of them where the node gives several; a number where it
+    gives one): later in-place changes of sizes and strides leave it as it was, and what shares a storage in the
+    program shares one here. Graphs within the graph are propagated too.
+
+    Parameters and buffers may be real: each is converted once, and none is changed.
+
+    Args:
+        module: The graph module: from `torch.fx.symbolic_trace`, `make_fx` or `torch.export`.
+        mode: The mode to run in. By default the one the thread is in, or that of the fakes among the arguments, or
+            else a new one.
+
+    An operator that fails raises what it raises by itself; the message goes on with the node and its stack trace.
+
+    >>> import torch
+    >>> from torchfake.fx import FakeTensorProp
+    >>> graph = torch.fx.symbolic_trace(torch.nn.Linear(4, 2))
+    >>> FakeTensorProp(graph).propagate(torch.randn(8, 4))
+    tensor(..., size=(8, 2), fake=True)
+    >>> [(node.name, tuple(node.meta["val"].shape)) for node in graph.graph.nodes if node.op != "output"]
+    [('input_1', (8, 4)), ('weight', (2, 4)), ('bias', (2,)), ('linear', (8, 2))]
+    """
+
+    def __init__(self, module: GraphModule, mode: AbstractContextManager[Any] | None = None) -> None:
+        super().__init__(module)
+        self._mode = mode
+        self._fakes = Fakes()
+        self._constants = {
+            node.target
+            for node in self.graph.find_nodes(op="get_attr")
+            if any(user.target in _LIFTS for user in node.users)
+        }
+        self._states: dict[str, dict[str, Tensor]] = {}
+        self._subgraphs: dict[GraphModule, GraphModule] = {}
+
+    def propagate(self, *args: object) -> Any:
+        """Runs the graph on `args`, real tensors among them made fake; gives back the graph's result."""
+        with self._mode or find_mode(args):
+            return self.run(*tree_map_only(Tensor, self._fakes.convert, args))
+
+    def propagate_dont_convert_inputs(self, *args: object) -> Any:
+        """Runs the graph on `args` as they are, which are fake already."""
+        with self._mode or find_mode(args):
+            return self.run(*args)
+
+    def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
+        """Runs the graph as `Interpreter.run` does."""
+        # Of its own, for the loop is a good part of the time: operators on fakes take a microsecond.
+        env = self.env = {} if initial_env is None else initial_env
+        self.args_iter = iter(self.graph.process_inputs(*args) if enable_io_processing else args)
+        last_uses = self.user_to_last_uses if self.garbage_collect_values else {}
+        for node in self.graph.nodes:
+            if node in env:
+                continue
+            try:
+                result = env[node] = self.run_node(node)
+            except Exception as error:
+                _name_node(error, node)
+                raise
+            for used in last_uses.get(node, ()):
+                del env[used]
+            if node.op == "output":
+                return self.graph.process_outputs(result) if enable_io_processing else result
+        return None
+
+    def run_node(self, n: Node) -> Any:
+        """Runs one node and writes its `val`."""
+        if has_preserved_node_meta():
+            result = super().run_node(n)
+        else:
+            result = getattr(self, n.op)(n.target, *self.fetch_args_kwargs_from_env(n))
+        val = self._snapshot(result) if isinstance(result, Tensor) else map_aggregate(result, self._snapshot)
+        if val is not None:
+            n.meta["val"] = val
+        return result
+
+    def get_attr(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The attribute, made fake."""
+        value = super().get_attr(target, args, kwargs)
+        if isinstance(value, Tensor):
+            return self._fakes.lift(value) if target in self._constants else self._fakes.convert(value)
+        return self._subgraph(value) if isinstance(value, GraphModule) else value
+
+    def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the function; a subgraph is gone through node by node."""
+        if target is torch.ops.higher_order.invoke_subgraph:
+            subgraph, _, *operands = args
+            return subgraph(*operands)
+        return super().call_function(target, args, kwargs)
+
+    def call_module(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the module with fakes in the place of its real parameters and buffers."""
+        assert isinstance(target, str)
+        module = self.fetch_attr(target)
+        if isinstance(module, GraphModule):
+            return self._subgraph(module)(*args, **kwargs)
+        state = self._states.get(target)
+        if state is None:
+            state = self._states[target] = self._real_state(module)
+        if not state:
+            return module(*args, **kwargs)
+        return torch.func.functional_call(module, state, args, kwargs, tie_weights=False)
+
+    def _real_state(self, module: nn.Module) -> dict[str, Tensor]:
+        members = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        return {name: self._fakes.convert(tensor) for name, tensor in members if not is_fake(tensor)}
+
+    def _snapshot(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return None if is_functorch_wrapped_tensor(value) else _alias(self._fakes.convert(value))
+        return value if isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool) else None
+
+    def _subgraph(self, module: GraphModule) -> GraphModule:
+        """`module` with a forward that propagates; a second object over the same state, for the first is the user's."""
+        shadow = self._subgraphs.get(module)
+        if shadow is None:
+            inner = FakeTensorProp(module, self._mode)
+            inner._fakes = self._fakes
+            shadow = object.__new__(type(module))
+            shadow.__dict__ = {**module.__dict__, "forward": inner._forward}
+            self._subgraphs[module] = shadow
+        return shadow
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = tuple(arg_tree_leaves(*args, **kwargs))
+        return self.run(*args)
+
+
+def _alias(fake: Tensor) -> Tensor:
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return fake.data
+    with torch._C._DisableTorchDispatch():  # or a mode that records would see it
+        return fake.data
+
+
+def _name_node(error: Exception, node: Node) -> None:
+    """Adds `node` and its stack trace to the message of `error`."""
+    where = f"While executing {node.format_node()}"
+    if node.stack_trace:
+        where += f"\nOriginal traceback:\n{node.stack_trace}"
+    if error.args and isinstance(error.args[0], str):
+        error.args = (f"{error.args[0]}\n\n{where}", *error.args[1:])
+    else:
+        error.add_note(where)
