@@ -46,7 +46,7 @@ class _OfFakes:
 
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         if tensor is None:
-            return self
+            return None  # torch.overrides lists what Tensor has, and takes a descriptor for one with a __set__
         if not _C.is_plain_fake(tensor):
             raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self._name}'")
         return self._get(tensor)

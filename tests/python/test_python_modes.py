@@ -203,3 +203,7 @@ def test_a_mode_that_fails_leaves_nothing_behind() -> None:
             x + 1
         assert (x + 1).tolist() == [2, 2]
     assert not is_fake(torch.ones(1))
+
+
+def test_functions_that_can_be_overridden_are_still_listed() -> None:
+    assert torch.Tensor.add in torch.overrides._get_overridable_functions.__wrapped__()[0][torch.Tensor]
