@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import graph
 
 from torchfake import _C
-from torchfake.fake import fake_mode, find_fake, in_mode_of, no_fake_mode
+from torchfake.fake import find_fake, in_mode_of, no_fake_mode
 
 _real_run_backward = graph._engine_run_backward
 _real_get_sid = graph._get_sid
 _real_get_tid = graph._get_tid
-_cuda_is_built: Callable[[], bool] = torch.backends.cuda.is_built
 _FAKE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("Fake"))
 _real_make_grads = torch.autograd._make_grads
 
@@ -24,8 +23,12 @@ def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) ->
     fake = find_fake(t_outputs)
     if fake is None and any(map(_claims_absent_device, t_outputs)):
         # PyTorch's own fakes. Autograd finds the device in the mode; the engine is kept out of it.
-        with fake_mode(), torch._C._ExcludeDispatchKeyGuard(_FAKE):
-            return _real_run_backward(t_outputs, *args, **kwargs)
+        entered = _C.EnteredFakeMode(_C.ModeState(known_values=0))
+        try:
+            with torch._C._ExcludeDispatchKeyGuard(_FAKE):
+                return _real_run_backward(t_outputs, *args, **kwargs)
+        finally:
+            entered.leave()
     if fake is None:
         # A real graph stays real, also inside the mode.
         with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
@@ -36,7 +39,7 @@ def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) ->
 
 
 def _claims_absent_device(output: Any) -> bool:
-    return isinstance(output, torch.Tensor) and output.is_cuda and not _cuda_is_built()
+    return isinstance(output, torch.Tensor) and _C.is_absent(output.device.type)
 
 
 def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:

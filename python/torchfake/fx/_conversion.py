@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchfake import _C
-from torchfake.fake import fake_mode, find_fake, in_mode_of, to_fake
+from torchfake._mode import Mode
+from torchfake.converter import FakeTensorConverter
+from torchfake.fake import detect_fake_mode, is_fake
+from torchfake.interop import from_torch
 
 __all__ = ["Fakes", "find_mode"]
 
 
-def find_mode(values: Any) -> AbstractContextManager[Any]:
-    """The mode to run in where none was given: the one the thread is in, that of the first fake, or a new one."""
-    if _C.in_fake_mode():
-        return nullcontext()
-    fake = find_fake(value for value in tree_leaves(values) if isinstance(value, Tensor))
-    return fake_mode() if fake is None else in_mode_of(fake)
+def find_mode(args: Any, module: nn.Module) -> Mode | None:
+    """The mode that is active, or that of a fake among the arguments, or among the module's tensors."""
+    return detect_fake_mode(args) or detect_fake_mode(list(chain(module.parameters(), module.buffers())))
 
 
 class Fakes:
-    """Real tensors made fake, each of them once. Does not keep the real ones alive."""
+    """Real tensors made fakes of a mode, each of them once. Does not keep the real ones alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self._converter = FakeTensorConverter()
         self._of: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 
     def convert(self, tensor: Tensor) -> Tensor:
         """The fake that stands for `tensor`; a fake comes back as it is."""
-        if _C.is_fake(tensor):
+        if _C.is_plain_fake(tensor) or is_fake(tensor):
             return tensor
         fake = self._of.get(tensor)
         if fake is None:
-            fake = self._of[tensor] = to_fake(tensor)
+            fake = self._of[tensor] = self._convert(tensor)
         return fake
 
+    def _convert(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, PyTorchsFakeTensor):
+            return from_torch(tensor, self.mode)
+        return self._converter.from_real_tensor(self.mode, tensor)
+
     def lift(self, constant: Tensor) -> Tensor:
-        """A fake that knows the values of `constant`, where it is small enough."""
-        if _C.is_fake(constant):
+        """A fake that knows the values of `constant`, where the mode keeps that many."""
+        if is_fake(constant):
             return constant
         fake: Tensor = torch.ops.aten.lift_fresh.default(constant)
         return fake

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,7 +12,9 @@ from torch.fx.node import Target, map_aggregate
 from torch.fx.traceback import has_preserved_node_meta
 from torch.utils._pytree import arg_tree_leaves, tree_map_only
 
+from torchfake._mode import Mode
 from torchfake.fake import is_fake
+from torchfake.fake_tensor_mode import FakeTensorMode
 from torchfake.fx._conversion import Fakes, find_mode
 
 __all__ = ["FakeTensorProp"]
@@ -33,8 +34,8 @@ class FakeTensorProp(Interpreter):
 
     Args:
         module: The graph module: from `torch.fx.symbolic_trace`, `make_fx` or `torch.export`.
-        mode: The mode to run in. By default the one the thread is in, or that of the fakes among the arguments, or
-            else a new one.
+        mode: The mode to run in, a `FakeTensorMode` or a `fake_mode`. By default the one the thread is in, or that of
+            the fakes among the arguments, or of those among the parameters, or else a new `FakeTensorMode`.
 
     An operator that fails raises what it raises by itself; the message goes on with the node and its stack trace.
 
@@ -47,27 +48,41 @@ class FakeTensorProp(Interpreter):
     [('input_1', (8, 4)), ('weight', (2, 4)), ('bias', (2,)), ('linear', (8, 2))]
     """
 
-    def __init__(self, module: GraphModule, mode: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(self, module: GraphModule, mode: Mode | None = None) -> None:
         super().__init__(module)
-        self._mode = mode
-        self._fakes = Fakes()
+        self._finds_mode = mode is None
+        self._use(mode or FakeTensorMode())
         self._constants = {
             node.target
             for node in self.graph.find_nodes(op="get_attr")
             if any(user.target in _LIFTS for user in node.users)
         }
-        self._states: dict[str, dict[str, Tensor]] = {}
-        self._subgraphs: dict[GraphModule, GraphModule] = {}
 
     def propagate(self, *args: object) -> Any:
         """Runs the graph on `args`, real tensors among them made fake; gives back the graph's result."""
-        with self._mode or find_mode(args):
+        self._find_mode(args)
+        with self._mode:
             return self.run(*tree_map_only(Tensor, self._fakes.convert, args))
 
     def propagate_dont_convert_inputs(self, *args: object) -> Any:
         """Runs the graph on `args` as they are, which are fake already."""
-        with self._mode or find_mode(args):
+        self._find_mode(args)
+        with self._mode:
             return self.run(*args)
+
+    def _find_mode(self, args: object) -> None:
+        mode = find_mode(args, self.module) if self._finds_mode else None
+        if mode is not None and mode is not self._mode:
+            self._use(mode)
+
+    def _use(self, mode: Mode) -> None:
+        self._mode = mode
+        self._fakes = Fakes(mode)
+        self._states: dict[str, dict[str, Tensor]] = {}
+        self._subgraphs: dict[GraphModule, GraphModule] = {}
+        if isinstance(mode, FakeTensorMode):
+            mode.epoch += 1
+            mode.reset_nt_tensor_id_counter()
 
     def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
         """Runs the graph as `Interpreter.run` does."""
