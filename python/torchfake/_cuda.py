@@ -1,4 +1,4 @@
-"""The current CUDA device where PyTorch has none: `device(1)`, `set_device`, `current_device` of `torch.cuda`."""
+"""The current CUDA device in the mode: `device(1)`, `set_device`, `current_device` of `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def _wrap(name: str) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Puts them in place, where PyTorch has no CUDA or no GPU."""
-    if not _C.is_absent("cuda"):
-        return
+    """Puts them in place. In the mode the devices are claimed ones, whether there are others or not."""
     for name in _IN_THE_MODE:
         _original[name] = getattr(torch.cuda, name)
         setattr(torch.cuda, name, _wrap(name))

@@ -19,72 +19,126 @@ namespace torchfake {
 
 namespace {
 
-// The guard of a device type that is not there. It keeps a current device per thread and makes no streams
-// but the default one. See Note [Absent devices].
-class AbsentGuard final : public c10::impl::DeviceGuardImplInterface {
+// The guard of a device type that fakes claim. It keeps a current device per thread and makes no streams but the default
+// one. Where the device is there, real tensors get its own guard: outside the mode, for an index that exists.
+// See Note [Absent devices].
+class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
-  explicit AbsentGuard(c10::DeviceType type) : type_(type) {}
+  ClaimedGuard(c10::DeviceType type, const DeviceGuardImplInterface* real) : type_(type), real_(real) {}
 
   c10::DeviceType type() const override {
     return type_;
   }
   c10::Device exchangeDevice(c10::Device device) const override {
+    if (is_real(device)) {
+      return real_->exchangeDevice(device);
+    }
     const c10::Device before = getDevice();
     setDevice(device);
     return before;
   }
   c10::Device getDevice() const override {
-    return c10::Device(type_, current());
+    return is_real(c10::Device(type_)) ? real_->getDevice() : c10::Device(type_, current());
   }
   void setDevice(c10::Device device) const override {
-    if (device.has_index()) {
+    if (is_real(device)) {
+      real_->setDevice(device);
+    } else if (device.has_index()) {
       current() = device.index();
     }
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.has_index()) {
+    if (is_real(device)) {
+      real_->uncheckedSetDevice(device);
+    } else if (device.has_index()) {
       current() = device.index();
     }
   }
   c10::Stream getStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    return is_real(device) ? real_->getStream(device) : default_stream(device);
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    return is_real(device) ? real_->getDefaultStream(device) : default_stream(device);
+  }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return is_real(device) ? real_->getNewStream(device, priority) : default_stream(device);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
+    return is_real(device) ? real_->getStreamFromGlobalPool(device, is_high_priority) : default_stream(device);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    return c10::Stream(c10::Stream::DEFAULT, stream.device());
+    return is_real(stream.device()) ? real_->exchangeStream(stream) : default_stream(stream.device());
   }
-  // As many as have been claimed: autograd keeps a stream for each, and finds it by index.
+  // In the mode as many as have been claimed: autograd keeps a stream for each, and finds it by index.
   c10::DeviceIndex deviceCount() const noexcept override {
-    return claimed_device_count();
+    return is_real(c10::Device(type_)) ? real_->deviceCount() : claimed_device_count();
   }
 
-  // Nothing runs, so there is nothing to wait for.
-  void destroyEvent(void* /*event*/, c10::DeviceIndex /*device*/) const noexcept override {}
-  void record(void** event, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/, c10::EventFlag /*flag*/)
-      const override {
-    static char recorded;
-    *event = &recorded;
+  // Nothing runs on a claimed device, so there is nothing to wait for.
+  void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override {
+    if (event != &no_event_) {
+      real_->destroyEvent(event, device);
+    }
   }
-  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
-  bool queryEvent(void* /*event*/) const override {
-    return true;
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex device, c10::EventFlag flag) const override {
+    if (is_real(stream.device())) {
+      real_->record(event, stream, device, flag);
+    } else {
+      *event = &no_event_;
+    }
   }
-  bool queryStream(const c10::Stream& /*stream*/) const override {
-    return true;
+  void block(void* event, const c10::Stream& stream) const override {
+    if (is_real(stream.device()) && event != &no_event_) {
+      real_->block(event, stream);
+    }
   }
-  void synchronizeStream(const c10::Stream& /*stream*/) const override {}
-  void synchronizeEvent(void* /*event*/) const override {}
-  void synchronizeDevice(c10::DeviceIndex /*device*/) const override {}
+  bool queryEvent(void* event) const override {
+    return event == &no_event_ || real_ == nullptr || real_->queryEvent(event);
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    return !is_real(stream.device()) || real_->queryStream(stream);
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    if (is_real(stream.device())) {
+      real_->synchronizeStream(stream);
+    }
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != &no_event_ && real_ != nullptr) {
+      real_->synchronizeEvent(event);
+    }
+  }
+  void synchronizeDevice(c10::DeviceIndex device) const override {
+    if (is_real(c10::Device(type_, device))) {
+      real_->synchronizeDevice(device);
+    }
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    if (is_real(stream.device())) {
+      real_->recordDataPtrOnStream(data, stream);
+    }
+  }
+  double elapsedTime(void* start, void* end, c10::DeviceIndex device) const override {
+    return real_ == nullptr || start == &no_event_ ? 0.0 : real_->elapsedTime(start, end, device);
+  }
 
  private:
+  // Real operators, also those called in the mode, run with the engine out of the way.
+  bool is_real(c10::Device device) const noexcept {
+    return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() < real_->deviceCount();
+  }
+  static c10::Stream default_stream(c10::Device device) {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
   c10::DeviceIndex& current() const {
     static thread_local std::array<c10::DeviceIndex, c10::COMPILE_TIME_MAX_DEVICE_TYPES> current{};
     return current[static_cast<size_t>(type_)];
   }
 
-  c10::DeviceType type_;
+  static inline char no_event_ = 0;
+
+  const c10::DeviceType type_;
+  const DeviceGuardImplInterface* const real_;
 };
 
 std::atomic<AbsentDeviceHook> g_hook{nullptr};
@@ -152,8 +206,8 @@ bool is_absent(c10::DeviceType type) {
 // Note [Absent devices]
 // What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch was built without
 // the device or, for CUDA, finds no GPU, when torchfake is loaded:
-// - autograd asks the device's guard for a stream whenever it records an operator: AbsentGuard. A backend that is loaded
-//   later writes over it.
+// - autograd asks the device's guard for a stream whenever it records an operator: ClaimedGuard. A backend that is loaded
+//   later writes over it. CUDA gets one in any case: a machine of one GPU may be asked to claim `cuda:7`.
 // - Python initialises a device before an operator sees it; the front turns that off. So that a real `x.cuda()` still
 //   ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation would have.
 // Nothing else is claimed: torch.cuda.is_available() stays as it was.
@@ -161,9 +215,12 @@ struct Installer {
   Installer() {
     for (size_t i = 0; i < static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
       const auto type = static_cast<c10::DeviceType>(i);
+      auto& slot = c10::impl::device_guard_impl_registry[i];
       if (is_absent(type)) {
-        c10::impl::device_guard_impl_registry[i].store(new AbsentGuard(type));
+        slot.store(new ClaimedGuard(type, nullptr));
         absent.push_back(type);
+      } else if (type == c10::kCUDA) {
+        slot.store(new ClaimedGuard(type, slot.load()));
       }
     }
     for (const c10::DispatchKey key :
