@@ -1,8 +1,11 @@
-"""The command line: `torchfake inspect MODEL`."""
+"""The command line: `torchfake inspect MODEL` and `torchfake trace MODEL`."""
 
 from __future__ import annotations
 
 import json
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +14,14 @@ import typer
 from rich.console import Console
 
 import torchfake
+from torchfake._model_inputs import make_inputs, parse_input
 from torchfake._model_spec import ModelBuildError, ModelSpecError, build_model
+from torchfake.fake import fake_mode
 from torchfake.inspect_model import Layer, survey
 from torchfake.layer_table import print_layers
+from torchfake.step_table import count_bytes, print_steps
+from torchfake.trace_model import Step
+from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]
 
@@ -45,21 +53,25 @@ def _options(
     """Look at PyTorch models on tensors and GPUs that are not there."""
 
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="module:callable, file.py:callable, file.py (its build_model() or model), or a class of transformers.",
+    ),
+]
+Config = Annotated[Path | None, typer.Option(help="config.json for a class of transformers, instead of its defaults.")]
+DeviceName = Annotated[str | None, typer.Option(help="Move the model there first; any device, there or not.")]
+DtypeName = Annotated[str | None, typer.Option(help="Turn floating-point tensors into this dtype first.")]
+
+
 @app.command()
 def inspect(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="module:callable, file.py:callable, file.py (its build_model() or model), or a class of transformers.",
-        ),
-    ],
-    config: Annotated[
-        Path | None, typer.Option(help="config.json for a class of transformers, instead of its defaults.")
-    ] = None,
+    model: Model,
+    config: Config = None,
     depth: Annotated[int | None, typer.Option(min=0, help="How many levels to print; all by default.")] = None,
-    device: Annotated[str | None, typer.Option(help="Move the model there first; any device, there or not.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Turn floating-point tensors into this dtype first.")] = None,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every layer by itself.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print equal layers one by one.")] = False,
 ) -> None:
@@ -67,19 +79,70 @@ def inspect(
 
     Exits with 1 if the model's own code fails, with 2 if there is no such model or an option makes no sense.
     """
-    try:
-        target = _device(device) if device is not None else None
-        wanted = _dtype(dtype) if dtype is not None else None
-        with Console(stderr=True).status(f"Building {model}"):
-            root = survey(build_model(model, config=config, device=target, dtype=wanted))
-    except ModelBuildError as error:
-        raise _failure(str(error), BUILD_FAILED) from None
-    except ModelSpecError as error:
-        raise _failure(str(error), BAD_INPUT) from None
+    with _told("inspect"), Console(stderr=True).status(f"Building {model}"):
+        root = survey(build_model(model, config=config, device=_device(device), dtype=_dtype(dtype)))
     if as_json:
         typer.echo(json.dumps(_report(root, model, depth), indent=2))
     else:
         print_layers(root, title=model, depth=depth, folded=not every)
+
+
+@app.command()
+def trace(
+    model: Model,
+    config: Config = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="[NAME=]SIZES[:DTYPE]",
+            help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, where no --input is given.")] = 1,
+    length: Annotated[int, typer.Option(min=1, help="Tokens, where no --input is given.")] = 128,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+    train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run MODEL without memory, and print every operator it calls with the tensors it gives.
+
+    Exits with 1 if the model's own code fails, with 2 if there is no such model or an option makes no sense.
+    """
+    with _told("trace"), Console(stderr=True).status(f"Running {model}"):
+        specs = [parse_input(text) for text in inputs or []]
+        target = _device(device)
+        built = build_model(model, config=config, device=target, dtype=_dtype(dtype)).train(train)
+        with fake_mode():
+            args, kwargs = make_inputs(built, specs, device=target, batch=batch, length=length)
+            steps = _run(model, lambda: list(trace_model(built, *args, **kwargs).steps()))
+    if as_json:
+        counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
+        report = {"model": model, "totals": {"nodes": len(steps), **counted}, "nodes": [s.to_json() for s in steps]}
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_steps(steps, title=model)
+
+
+def _run(model: str, forward: Callable[[], list[Step]]) -> list[Step]:
+    try:
+        return forward()
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ModelBuildError(
+            f"{model}: running the model failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        ) from error
+
+
+@contextmanager
+def _told(command: str) -> Iterator[None]:
+    """Ends the program with a line on standard error where the model, or what was asked, is at fault."""
+    try:
+        yield
+    except (ModelBuildError, ModelSpecError) as error:
+        typer.echo(f"torchfake {command}: {error}", err=True)
+        raise typer.Exit(BUILD_FAILED if isinstance(error, ModelBuildError) else BAD_INPUT) from None
 
 
 def _report(root: Layer, model: str, depth: int | None) -> dict[str, object]:
@@ -91,23 +154,22 @@ def _report(root: Layer, model: str, depth: int | None) -> dict[str, object]:
     }
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str | None) -> torch.device | None:
+    if name is None:
+        return None
     try:
         return torch.device(name)
     except RuntimeError:
         raise ModelSpecError(f"--device {name}: no device is called that; try cpu, cuda or cuda:1") from None
 
 
-def _dtype(name: str) -> torch.dtype:
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ModelSpecError(f"--dtype {name}: no floating-point dtype is called that; try bfloat16 or float16")
     return dtype
-
-
-def _failure(message: str, code: int) -> typer.Exit:
-    typer.echo(f"torchfake inspect: {message}", err=True)
-    return typer.Exit(code)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from torchfake.inspect_model import Layer, LayerTensor, fold
 
-__all__ = ["format_bytes", "layer_table", "print_layers", "summary"]
+__all__ = ["format_bytes", "layer_table", "print_layers", "print_table", "summary"]
 
 
 def format_bytes(count: int) -> str:
@@ -63,12 +63,16 @@ def summary(root: Layer) -> Text:
 
 def print_layers(root: Layer, *, title: str = "", depth: int | None = None, folded: bool = True) -> None:
     """Prints table and totals to standard output; a pipe or file gets lines as long as they need to be."""
+    print_table(layer_table(fold(root) if folded else root, title=title, depth=depth))
+    Console().print(summary(root), soft_wrap=True)
+
+
+def print_table(table: Table) -> None:
+    """Prints a table; a pipe or file gets lines as long as they need to be."""
     console = Console()
-    table = layer_table(fold(root) if folded else root, title=title, depth=depth)
     if not console.is_terminal:
         console = Console(width=_width(console, table))
     console.print(table)
-    console.print(summary(root))
 
 
 def _width(console: Console, content: RenderableType) -> int:

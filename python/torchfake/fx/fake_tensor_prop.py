@@ -42,8 +42,8 @@ class FakeTensorProp(Interpreter):
     >>> import torch
     >>> from torchfake.fx import FakeTensorProp
     >>> graph = torch.fx.symbolic_trace(torch.nn.Linear(4, 2))
-    >>> FakeTensorProp(graph).propagate(torch.randn(8, 4))
-    tensor(..., size=(8, 2), fake=True)
+    >>> FakeTensorProp(graph).propagate(torch.randn(8, 4)).shape
+    torch.Size([8, 2])
     >>> [(node.name, tuple(node.meta["val"].shape)) for node in graph.graph.nodes if node.op != "output"]
     [('input_1', (8, 4)), ('weight', (2, 4)), ('bias', (2,)), ('linear', (8, 2))]
     """

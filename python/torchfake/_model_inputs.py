@@ -1,0 +1,143 @@
+"""Makes the fakes a model is called with: those a command line describes, or those its class usually takes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchfake._model_spec import ModelSpecError
+
+__all__ = ["InputSpec", "make_inputs", "parse_input"]
+
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One tensor, as a command line describes it."""
+
+    name: str | None  #: the argument it is given for; None for the next one by position
+    size: tuple[int, ...]
+    dtype: torch.dtype | None  #: None for the model's own floating-point dtype
+
+    def make(self, device: torch.device | None, default: torch.dtype) -> Tensor:
+        dtype = self.dtype or default
+        # Numbers that are indices or masks often decide something: these are known. Others are not.
+        if not dtype.is_floating_point and not dtype.is_complex:
+            return torch.ones(self.size, dtype=dtype, device=device)
+        return torch.empty(self.size, dtype=dtype, device=device)
+
+
+def parse_input(text: str) -> InputSpec:
+    """Reads `1x3x224x224`, `2x16:int64`, `mask=2x16:bool` or `scalar`.
+
+    Raises:
+        ModelSpecError: It reads otherwise.
+    """
+    match = _INPUT.fullmatch(text)
+    dtype = getattr(torch, match["dtype"], None) if match and match["dtype"] else None
+    if match is None or (match["dtype"] and not isinstance(dtype, torch.dtype)):
+        raise ModelSpecError(f"--input {text}: expected sizes, as in 1x3x224x224, 2x16:int64 or mask=2x16:bool")
+    size = () if match["size"] == "scalar" else tuple(map(int, match["size"].split("x")))
+    return InputSpec(match["name"], size, dtype)
+
+
+def make_inputs(
+    model: nn.Module, specs: Sequence[InputSpec], *, device: torch.device | None, batch: int, length: int
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The arguments to call `model` with, by position and by name; to be called in a mode.
+
+    Raises:
+        ModelSpecError: Nothing was described, and the model's class does not say what it takes.
+    """
+    default = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
+    device = device or next((p.device for p in model.parameters()), None)
+    if not specs:
+        specs = _usual_inputs(model, batch, length)
+    made = [(spec.name, spec.make(device, default)) for spec in specs]
+    return [tensor for name, tensor in made if name is None], {
+        name: tensor for name, tensor in made if name is not None
+    }
+
+
+def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
+    parameters = inspect.signature(model.forward).parameters
+    required = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "main_input_name"):
+        if required:
+            raise ModelSpecError(
+                f"{type(model).__name__}: takes {', '.join(required)}; describe them with --input, as in "
+                "--input 1x3x224x224 or --input 2x16:int64"
+            )
+        return []
+    wanted = {model.main_input_name, *required}
+    # Where pictures stand for tokens in the text, a text without any will do.
+    if _find(config, "image_token_id", "image_token_index", "video_token_id", "image_token") is None:
+        wanted |= {"pixel_values", "bbox"}
+    if getattr(config, "is_encoder_decoder", False):
+        wanted.add("decoder_input_ids")
+    size_of = _sizes(config, batch, length)
+    unknown = [name for name in required if name not in size_of]
+    if unknown:
+        raise ModelSpecError(
+            f"{type(model).__name__}: takes {', '.join(unknown)}; describe them with --input NAME=SIZES"
+        )
+    return [InputSpec(name, *size_of[name]()) for name in parameters if name in wanted and name in size_of]
+
+
+_Described = tuple[tuple[int, ...], torch.dtype | None]
+
+
+def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Described]]:
+    """What arguments of models in transformers are called, and what goes there."""
+    longest = _find(config, "max_position_embeddings", "n_positions", "max_source_positions")
+    length = min(length, longest) if longest and longest > 0 else length
+
+    def tokens(*more: int) -> Callable[[], _Described]:
+        return lambda: ((batch, length, *more), torch.int64)
+
+    def pictures() -> _Described:
+        edge = _find(config, "image_size", "input_size", "crop_size") or 224
+        height, width = edge if isinstance(edge, list | tuple) else (edge, edge)
+        return (batch, _find(config, "num_channels", "in_channels") or 3, height, width), None
+
+    def sound() -> _Described:
+        bins = _find(config, "num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel") or 80
+        positions = _find(config, "max_source_positions")
+        # Whisper and its kin put the bins first and take half a minute, two frames to a position.
+        if getattr(config, "model_type", "") == "whisper" and positions:
+            return (batch, bins, 2 * positions), None
+        return (batch, 8 * length, bins), None
+
+    return {
+        "input_ids": tokens(),
+        "decoder_input_ids": tokens(),
+        "attention_mask": tokens(),
+        "bbox": tokens(4),
+        "pixel_values": pictures,
+        "input_values": lambda: ((batch, 16_000), None),
+        "input_features": sound,
+    }
+
+
+def _find(config: Any, *names: str) -> Any:
+    """The first of `names` that the configuration or one of its parts has."""
+    parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
+    for part in parts:
+        for name in names:
+            value = getattr(part, name, None)
+            if value is not None:
+                return value
+    return None

@@ -1,0 +1,213 @@
+"""What a model computes: every operator of a forward pass, as a graph whose nodes say what they give.
+
+>>> import torch
+>>> from torchfake import fake_mode
+>>> from torchfake.trace_model import trace
+>>> with fake_mode():
+...     model = torch.nn.Sequential(torch.nn.Linear(1000, 10), torch.nn.ReLU())
+...     traced = trace(model, torch.randn(8, 1000, device="cpu"))
+>>> for step in traced.steps():
+...     print(step.name, step.target, [output.size for output in step.outputs])
+input_1 input [(8, 1000)]
+_0_weight 0.weight [(10, 1000)]
+t aten.t.default [(1000, 10)]
+_0_bias 0.bias [(10,)]
+addmm aten.addmm.default [(8, 10)]
+relu aten.relu.default [(8, 10)]
+output output [(8, 10)]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import operator
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, Node
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from torchfake.fake import is_fake, to_fake
+
+__all__ = ["Step", "StepTensor", "Trace", "trace"]
+
+_KINDS = {"call_function": "call", "placeholder": "input"}
+
+
+@dataclass(frozen=True)
+class StepTensor:
+    """A tensor that a step gives."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    nbytes: int
+    alias_of: str | None  #: the first step that gave a tensor over the same storage; None where the storage is new
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node of the graph, in words."""
+
+    name: str
+    kind: str  #: input, parameter, buffer, constant, call or output
+    target: str  #: the operator, or the name of what is read
+    module: str  #: the layer that called it, dotted; empty for the model itself
+    inputs: tuple[str, ...]  #: the steps whose results it takes
+    outputs: tuple[StepTensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes: that of its outputs which are no aliases."""
+        return sum(output.nbytes for output in self.outputs if output.alias_of is None)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A graph, and the tensors its `get_attr` nodes stand for, by their target."""
+
+    graph: Graph
+    attributes: dict[str, Tensor]
+
+    def steps(self) -> Iterator[Step]:
+        """The nodes, in the order they ran."""
+        first: dict[int, str] = {}
+        for node in self.graph.nodes:
+            tensors = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
+            yield Step(
+                name=node.name,
+                kind=node.meta.get("kind") or _KINDS.get(node.op, node.op),
+                target=str(node.target),
+                module=node.meta.get("module", ""),
+                inputs=tuple(used.name for used in node.all_input_nodes),
+                outputs=tuple(_describe(tensor, node.name, first) for tensor in tensors),
+            )
+
+
+def _describe(tensor: Tensor, name: str, first: dict[int, str]) -> StepTensor:
+    giver = first.setdefault(tensor.untyped_storage()._cdata, name)
+    return StepTensor(
+        size=tuple(tensor.shape),
+        stride=tensor.stride(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=str(tensor.device),
+        nbytes=tensor.numel() * tensor.element_size(),
+        alias_of=None if giver == name else giver,
+    )
+
+
+def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """Runs `model` on fakes and notes every operator that reaches the engine.
+
+    Unlike `make_fx` it lets a model look at values that are known: the graph is that of the way it then takes.
+    """
+    recorder = _Recorder(model)
+    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    recorder.add_inputs(bound.arguments)
+    with torch.no_grad(), recorder.watch_modules(), recorder:
+        result = model(*args, **kwargs)
+    recorder.add_output(result)
+    return Trace(recorder.graph, recorder.attributes)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.attributes: dict[str, Tensor] = {}
+        self._nodes: MutableMapping[Tensor, Node] = WeakTensorKeyDictionary()
+        self._state: MutableMapping[Tensor, tuple[str, str]] = WeakTensorKeyDictionary()
+        for name, tensor in model.named_buffers():
+            self._state[tensor] = "buffer", name
+        for name, tensor in model.named_parameters():
+            self._state[tensor] = "parameter", name
+        self._names = {module: name for name, module in model.named_modules()}
+        self._running: list[nn.Module] = []
+
+    def add_inputs(self, arguments: Any) -> None:
+        for name, argument in arguments.items():
+            tensors = [leaf for leaf in tree_leaves(argument) if isinstance(leaf, Tensor)]
+            for tensor in tensors:
+                self._note(self.graph.placeholder(name), tensor)
+
+    def add_output(self, result: Any) -> None:
+        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        node = self.graph.output(tuple(self._argument(leaf) for leaf in leaves))
+        node.meta["val"] = tuple(map(_alias, leaves))
+
+    @contextmanager
+    def watch_modules(self) -> Iterator[None]:
+        def enter(module: nn.Module, _: Any) -> None:
+            if module in self._names:
+                self._running.append(module)
+
+        def leave(module: nn.Module, *_: Any) -> None:
+            if module in self._names:
+                self._running.pop()
+
+        handles = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        node_args, node_kwargs = tree_map(self._argument, (tuple(args), kwargs))
+        result = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", func)
+        node = self.graph.create_node("call_function", func, node_args, node_kwargs, name=packet.__name__)
+        self._note(node, result)
+        return result
+
+    def _note(self, node: Node, result: Any) -> None:
+        """Writes what `node` gives, and remembers it as the one that gave it."""
+        if self._running:
+            node.meta["module"] = self._names[self._running[-1]]
+        if isinstance(result, Tensor):
+            node.meta["val"] = _alias(result)
+            self._nodes[result] = node
+            return
+        node.meta["val"] = tree_map(lambda leaf: _alias(leaf) if isinstance(leaf, Tensor) else leaf, result)
+        if isinstance(result, tuple | list):
+            for i, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self._note(self.graph.call_function(operator.getitem, (node, i)), part)
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        node = self._nodes.get(value)
+        return self._read(value) if node is None else node
+
+    def _read(self, tensor: Tensor) -> Node:
+        """The node for a tensor that no step has given: one of the model's, or a constant."""
+        kind, name = self._state.get(tensor) or ("constant", f"constant_{len(self.attributes)}")
+        self.attributes[name] = tensor
+        node = self.graph.create_node("get_attr", name)
+        node.meta["kind"] = kind
+        self._note(node, tensor)
+        return node
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    """The tensor as it is now: later in-place changes of its sizes leave this one alone."""
+    return (tensor if is_fake(tensor) else to_fake(tensor)).data
