@@ -1,6 +1,7 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -39,6 +40,30 @@ bool one_hot(const Call& call) {
   result.scatter_(-1, self.unsqueeze(-1), 1);
   torch::jit::drop(*call.stack, 2);
   call.stack->emplace_back(std::move(result));
+  return true;
+}
+
+// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode). On the CPU, where no gradient is wanted, it loops
+// over the data.
+bool max_pool1d(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (!self.is_cpu() || (self.requires_grad() && at::GradMode::is_enabled()) || self._fw_grad(0).defined()) {
+    return false;
+  }
+  const auto numbers = [&](size_t arg) { return call.arg(arg).toIntVector(); };
+  at::Tensor pooled = std::get<0>(at::max_pool1d_with_indices(
+      self.dim() == 2 ? self.unsqueeze(0) : self,
+      numbers(1),
+      numbers(2),
+      numbers(3),
+      numbers(4),
+      call.arg(5).toBool()));
+  pooled = pooled.clone(at::MemoryFormat::Contiguous);  // not a view, as what comes out of the squeezed picture is
+  if (self.dim() == 2) {
+    pooled.squeeze_(0);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(pooled));
   return true;
 }
 
@@ -102,7 +127,8 @@ bool pad_packed_sequence(const Call& call) {
   return true;
 }
 
-constexpr std::array<CompositeRule, 9> kRules = {{
+constexpr std::array<CompositeRule, 10> kRules = {{
+    {"max_pool1d", &max_pool1d},
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},
     {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
