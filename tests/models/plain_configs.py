@@ -101,10 +101,17 @@ COMPOSED: dict[str, tuple[str, list[str]]] = {
     "vision-text-dual-encoder": ("from_vision_text_configs", ["ViTConfig", "BertConfig"]),
 }
 
-LAYERS, EXPERTS = 2, 16  # of a shrunk model
+LAYERS, EXPERTS, WORDS, WIDTH = 2, 16, 4096, 2048  # of a shrunk model
 
-# What configs call the number of their experts.
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+# What configs call the number of their experts, and the size of what is in between.
+SIZES = {
+    "num_experts": EXPERTS,
+    "num_local_experts": EXPERTS,
+    "n_routed_experts": EXPERTS,
+    "moe_num_experts": EXPERTS,
+    "intermediate_size": WIDTH,
+    "ffn_dim": WIDTH,
+}
 
 # What configs call the number of their layers.
 LAYER_COUNTS = (
@@ -128,7 +135,7 @@ def plain_config(model_type: str) -> PretrainedConfig:
 
 
 def shrink(config: PretrainedConfig) -> PretrainedConfig:
-    """Changes `config`, and those inside it, to few layers and experts. Lists with an entry a layer become as short."""
+    """Makes `config`, and those inside it, small. Lists with an entry a layer become as short as there are layers."""
     for inner in inner_configs(config):
         shrink(inner)
     for name in LAYER_COUNTS:
@@ -138,7 +145,11 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
                 if isinstance(value, list) and len(value) == count:
                     setattr(config, key, value[:LAYERS])
             setattr(config, name, LAYERS)
-    for name in EXPERT_COUNTS:
-        if (getattr(config, name, None) or 0) > EXPERTS:
-            setattr(config, name, EXPERTS)
+    for name, most in SIZES.items():
+        size = getattr(config, name, None)
+        if isinstance(size, int) and size > most:
+            setattr(config, name, most)
+    special = [value for name, value in vars(config).items() if name.endswith(("token_id", "token_index"))]
+    if getattr(config, "vocab_size", 0) > WORDS > max((each for each in special if isinstance(each, int)), default=0):
+        config.vocab_size = WORDS
     return config
