@@ -20,6 +20,7 @@ from torchfake import (
     _autograd,
     _creation,
     _cuda,
+    _custom_ops,
     _data,
     _higher_order,
     _init,
@@ -121,6 +122,7 @@ _attributes.install()
 _autograd.install()
 _creation.install()
 _cuda.install()
+_custom_ops.install()
 _data.install()
 _higher_order.install()
 _init.install()

@@ -1,0 +1,240 @@
+"""Operators of users: with a fake implementation, with a decomposition, with a CPU kernel alone, with nothing."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from metadata import assert_same_metadata
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.optests.generate_tests import OpCheckError
+
+from torchfake import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    MetadataMismatchError,
+    UnsupportedOperatorException,
+    cache_info,
+    fake_mode,
+    is_fake,
+    to_fake,
+)
+from torchfake.fx import FakeTensorProp
+
+ops = torch.ops.torchfake_test
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _operators() -> Iterator[None]:
+    with torch.library._scoped_library("torchfake_test", "FRAGMENT") as library:
+        _define(library)
+        yield
+
+
+def _define(library: torch.library.Library) -> None:
+    @torch.library.custom_op("torchfake_test::repeat", mutates_args=(), device_types="cpu")
+    def repeat(x: Tensor, times: int) -> Tensor:
+        return torch.from_numpy(np.repeat(x.detach().numpy(), times, 0))
+
+    @repeat.register_fake
+    def _(x: Tensor, times: int) -> Tensor:
+        return x.new_empty(x.shape[0] * times, *x.shape[1:])
+
+    def keep(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.times = inputs[1]
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.unflatten(0, (-1, ctx.times)).sum(1), None
+
+    repeat.register_autograd(backward, setup_context=keep)
+
+    @torch.library.custom_op("torchfake_test::fill", mutates_args=("x",))
+    def fill(x: Tensor, value: float) -> None:
+        x.detach().numpy()[:] = value
+
+    @torch.library.custom_op("torchfake_test::plain", mutates_args=())
+    def plain(x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy().copy())
+
+    library.define("composite(Tensor x) -> Tensor")
+    library.impl("composite", lambda x: x.sin() + x.t(), "CompositeImplicitAutograd")
+    library.define("explicit(Tensor x) -> Tensor")
+    library.impl("explicit", lambda x: x.t().contiguous().sin(), "CompositeExplicitAutograd")
+    library.define("of_meta(Tensor x) -> Tensor")
+    library.impl("of_meta", lambda x: x.new_empty(3, dtype=torch.int32), "Meta")
+    library.define("of_cpu(Tensor x, int[] order) -> (Tensor, Tensor)")
+    library.impl("of_cpu", lambda x, order: (x.permute(order).clone(), x.sum(0)), "CPU")
+    library.define("nothing(Tensor x) -> Tensor")
+    library.define("many(Tensor x, Tensor[] ys, Tensor? z=None, *, float scale=1.0) -> (Tensor, Tensor[])")
+    library.impl("many", lambda x, ys, z=None, *, scale=1.0: (x * scale, [y.t().clone() for y in ys]), "CPU")
+    torch.library.register_fake(
+        "torchfake_test::many",
+        lambda x, ys, z=None, *, scale=1.0: (torch.empty_like(x), [y.t().clone() for y in ys]),
+        lib=library,
+    )
+    library.define("abstract(Tensor x) -> Tensor")
+    library.impl("abstract", lambda x: x.clone(), "CPU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the old name of register_fake
+        torch.library.impl_abstract("torchfake_test::abstract", torch.empty_like, lib=library)
+    library.define("where_positive(Tensor x) -> Tensor")
+    library.impl("where_positive", lambda x: (x > 0).nonzero(), "CPU")
+
+    def dynamic(x: Tensor) -> Tensor:
+        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.dim(), dtype=torch.int64)
+
+    torch.library.register_fake("torchfake_test::where_positive", dynamic, lib=library)
+    library.define("wrong(Tensor x) -> Tensor")
+    library.impl("wrong", lambda x: x.clone(), "CPU")
+    torch.library.register_fake("torchfake_test::wrong", lambda x: x.new_empty(7), lib=library)
+
+
+def square() -> Tensor:
+    return torch.randn(3, 3)
+
+
+CALLS: dict[str, Any] = {
+    "repeat": lambda x: ops.repeat(x.t(), 2),
+    "composite": lambda x: ops.composite(x),
+    "explicit": lambda x: ops.explicit(x),
+    "of_cpu": lambda x: ops.of_cpu(x[:2], [1, 0]),
+    "many": lambda x: ops.many(x, [x, x[:1]], scale=2.0),
+    "abstract": lambda x: ops.abstract(x.t()),
+}
+MODES: dict[str, Any] = {"fake_mode": fake_mode, "FakeTensorMode": FakeTensorMode}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_result_looks_like_that_of_real_tensors(name: str, mode: str) -> None:
+    real = CALLS[name](square())
+    with MODES[mode]():
+        fake = CALLS[name](square())
+        again = CALLS[name](square())
+    for result in (fake, again, CALLS[name](to_fake(square()))):
+        assert_same_metadata(result, real, device="cpu", ignored=("version",))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_claimed_device_is_kept(name: str) -> None:
+    with fake_mode():
+        result = CALLS[name](torch.randn(3, 3, device="cuda:1"))
+    for tensor in torch.utils._pytree.tree_leaves(result):
+        assert is_fake(tensor) and tensor.device == torch.device("cuda:1")
+
+
+def test_a_fake_implementation_alone_is_enough() -> None:
+    with fake_mode():
+        result = ops.of_meta(torch.randn(5, device="cuda"))
+    assert (result.shape, result.dtype, result.device.type) == ((3,), torch.int32, "cuda")
+
+
+def test_a_custom_backward_gives_gradients() -> None:
+    def train(x: Tensor) -> Any:
+        x.requires_grad_()
+        y = ops.repeat(x, 2)
+        y.square().sum().backward()
+        return y, x.grad
+
+    real = train(square())
+    with fake_mode():
+        assert_same_metadata(train(square()), real)
+
+
+def test_an_operator_that_writes_counts_up_the_version_and_changes_known_values() -> None:
+    with fake_mode():
+        x = torch.zeros(3)
+        ops.fill(x, 2.0)
+        assert x._version == 1
+        assert x.tolist() == [2, 2, 2]
+
+
+def test_an_operator_of_a_user_is_not_cached() -> None:
+    with fake_mode():
+        x = torch.randn(3, 3)
+        before = cache_info().bypasses.get("not a builtin operator", 0)
+        ops.abstract(x)
+    assert cache_info().bypasses["not a builtin operator"] > before
+
+
+# ---- What cannot be answered ----
+
+
+def test_an_operator_with_nothing_is_refused() -> None:
+    with fake_mode(), pytest.raises(UnsupportedOperatorException, match="torchfake_test::nothing") as caught:
+        ops.nothing(square())
+    assert caught.value.func is ops.nothing.default
+    assert "register_fake" in str(caught.value)
+
+
+def test_a_cpu_kernel_is_tried_only_where_the_mode_allows() -> None:
+    with FakeTensorMode(allow_fallback_kernels=False):
+        with pytest.raises(UnsupportedOperatorException, match="allow_fallback_kernels=False"):
+            ops.of_cpu(square(), [1, 0])
+        assert ops.abstract(square()).shape == (3, 3)
+
+
+def test_a_cpu_kernel_is_not_tried_on_large_tensors() -> None:
+    with fake_mode(), pytest.raises(UnsupportedOperatorException, match="torchfake_test::of_cpu"):
+        ops.of_cpu(torch.empty(1_000_000, 1_000_000), [1, 0])
+
+
+def test_a_custom_op_without_a_fake_implementation_says_how_to_add_one() -> None:
+    with fake_mode(), pytest.raises(RuntimeError, match="register_fake"):
+        ops.plain(square())
+
+
+def test_a_size_that_depends_on_values_is_said_to() -> None:
+    for make in (lambda: to_fake(square()), lambda: FakeTensorMode().from_tensor(square())):
+        with pytest.raises(DynamicOutputShapeException, match="torchfake_test::where_positive") as caught:
+            ops.where_positive(make())
+        assert caught.value.func is ops.where_positive.default
+
+
+def test_plain_meta_tensors_are_told_what_pytorch_tells_them() -> None:
+    with pytest.raises(RuntimeError, match="with meta Tensors"):
+        ops.where_positive(torch.empty(3, device="meta"))
+
+
+def test_a_wrong_fake_implementation_is_found_where_real_tensors_travel_along() -> None:
+    mode = FakeTensorMode(propagate_real_tensors=True)
+    x = mode.from_tensor(square())
+    with mode:
+        assert ops.repeat(x, 2).shape == (6, 3)
+        with pytest.raises(MetadataMismatchError, match="torchfake_test::wrong"):
+            ops.wrong(x)
+
+
+# ---- In graphs, and under opcheck ----
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_graph_with_the_operator_is_propagated(name: str) -> None:
+    graph = make_fx(CALLS[name])(square())
+    assert_same_metadata(FakeTensorProp(graph).propagate(square()), CALLS[name](square()), ignored=("version",))
+
+
+OPCHECKED: dict[str, tuple[Any, ...]] = {
+    "repeat": (torch.randn(3, 3), 2),
+    "fill": (torch.randn(3), 1.0),
+    "composite": (torch.randn(3, 3),),
+    "explicit": (torch.randn(3, 3),),
+    "abstract": (torch.randn(3, 3),),
+    "where_positive": (torch.randn(3),),
+}
+
+
+@pytest.mark.parametrize("name", OPCHECKED)
+def test_opcheck_passes(name: str) -> None:
+    assert set(torch.library.opcheck(getattr(ops, name).default, OPCHECKED[name]).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(("name", "message"), [("wrong", "mismatched tensor metadata"), ("plain", "no fake impl")])
+def test_opcheck_finds_what_is_wrong(name: str, message: str) -> None:
+    with pytest.raises(OpCheckError, match=message):
+        torch.library.opcheck(getattr(ops, name).default, (torch.randn(3),))
