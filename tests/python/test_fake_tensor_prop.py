@@ -24,6 +24,8 @@ from torchfake import (
     DataDependentOutputException,
     DeviceMismatchError,
     DeviceNotFakedError,
+    FakeTensorMode,
+    MixedModesError,
     RealTensorError,
     fake_mode,
     is_fake,
@@ -429,6 +431,54 @@ def test_the_mode_of_a_fake_argument_is_used() -> None:
         FakeTensorProp(graph).propagate(x)
     with pytest.raises(DeviceMismatchError):
         FakeTensorProp(graph).propagate(torch.randn(3))
+
+
+def test_a_mode_is_made_and_kept_where_there_is_none() -> None:
+    propagation = FakeTensorProp(symbolic_trace(nn.Linear(2, 2)))
+    first = propagation.propagate(torch.randn(2, 2))
+    second = propagation.propagate(torch.randn(2, 2))
+    assert isinstance(first.fake_mode, FakeTensorMode) and first.fake_mode is second.fake_mode
+
+
+def test_a_pass_begins_an_epoch_of_its_mode() -> None:
+    mode = FakeTensorMode()
+    before = mode.epoch
+    FakeTensorProp(symbolic_trace(nn.ReLU()), mode)
+    assert mode.epoch == before + 1
+
+
+def test_vals_belong_to_the_mode_given() -> None:
+    mode = FakeTensorMode()
+    graph, args = GRAPHS["convolutions"]()
+    FakeTensorProp(graph, mode).propagate(*args)
+    assert all(tensor.fake_mode is mode for val in vals(graph).values() for tensor in tensors_in(val))
+
+
+def test_the_mode_of_fake_parameters_is_used_for_real_arguments() -> None:
+    with fake_mode() as mode:
+        model = nn.Linear(2, 2)
+    out = FakeTensorProp(symbolic_trace(model)).propagate(torch.randn(3, 2))
+    assert out.shape == (3, 2) and out.fake_mode is mode
+
+
+def test_another_mode_of_the_arguments_is_followed() -> None:
+    propagation = FakeTensorProp(symbolic_trace(nn.Linear(2, 2)))
+    modes = FakeTensorMode(), FakeTensorMode()
+    for mode in modes:
+        assert propagation.propagate(mode.from_tensor(torch.randn(3, 2))).fake_mode is mode
+
+
+def test_fakes_of_pytorchs_are_converted() -> None:
+    program = torch.export.export(nn.Linear(2, 2), (torch.randn(3, 2),))
+    args = [node.meta["val"] for node in program.graph.find_nodes(op="placeholder")]
+    assert not any(map(is_fake, args))
+    [out] = FakeTensorProp(program.graph_module).propagate(*args)
+    assert is_fake(out) and out.shape == (3, 2)
+
+
+def test_pytorchs_mode_around_the_pass_is_refused() -> None:
+    with TheirMode(), pytest.raises(MixedModesError):
+        FakeTensorProp(symbolic_trace(nn.ReLU())).propagate(2)
 
 
 # ---- Graphs within graphs ----
