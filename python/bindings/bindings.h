@@ -10,5 +10,6 @@ void bind_cache(pybind11::module_& module);
 void bind_devices(pybind11::module_& module);
 void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
+void bind_trace(pybind11::module_& module);
 
 }  // namespace torchfake

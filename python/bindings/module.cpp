@@ -10,4 +10,5 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_devices(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
+  torchfake::bind_trace(module);
 }

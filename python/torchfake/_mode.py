@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import weakref
@@ -13,6 +14,9 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake.errors import MixedModesError
+
+#: Shows every operator that a mode answers, if the level is DEBUG when the mode is entered.
+trace_log = logging.getLogger("torchfake.trace")
 
 Self = TypeVar("Self", bound="Mode")
 
@@ -28,6 +32,7 @@ class Mode:
     def __enter__(self: Self) -> Self:
         refuse_pytorchs_mode()
         lifts_cpu_only = torch._C._only_lift_cpu_tensors()
+        _C.set_trace(self._state, trace_log.debug if trace_log.isEnabledFor(logging.DEBUG) else None)
         entered = _C.EnteredFakeMode(self._state)
         # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
         torch._C._set_only_lift_cpu_tensors(True)

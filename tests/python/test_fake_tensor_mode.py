@@ -401,6 +401,19 @@ def test_metadata_are_those_pytorch_extracts() -> None:
         assert hash(ours) == hash(torchfake.extract_tensor_metadata(FakeTensorMode().from_tensor(real)))
 
 
+def test_every_operator_is_shown_where_logging_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeTensorMode():
+        torch.ones(1)
+    assert not caplog.messages
+    with caplog.at_level("DEBUG", logger="torchfake.trace"), FakeTensorMode():
+        x = torch.ones(2, 3, device="cuda")
+        torch.cat([x, x]).mul(2)
+    assert caplog.messages[-2:] == [
+        "aten::cat([Float[2, 3]@cuda:0, Float[2, 3]@cuda:0], 0) -> Float[4, 3]@cuda:0",
+        "aten::mul.Tensor(Float[4, 3]@cuda:0, Long[]@cpu) -> Float[4, 3]@cuda:0",
+    ]
+
+
 # ---- Beside PyTorch's own --------------------------------------------------------------------------------------------
 
 
