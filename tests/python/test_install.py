@@ -87,6 +87,14 @@ def test_the_installed_cmake_files_hold_no_path_of_the_machine_that_built_them()
         assert str(Path(sys.prefix)) not in text
 
 
+def test_the_table_of_behaviours_names_tests_that_exist() -> None:
+    tests = REPOSITORY / "tests" / "python"
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (REPOSITORY / "docs" / "fake-tensor-mode.md").read_text())
+    assert len(named) > 40
+    for file, function in named:
+        assert (f"def {function}(" if function else "def test_") in (tests / file).read_text(), (file, function)
+
+
 def test_the_package_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
