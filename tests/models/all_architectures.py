@@ -171,7 +171,8 @@ def classify(exception: BaseException) -> str:
         return "data-dependent"
     if isinstance(exception, UNSUPPORTED):
         return "unsupported"
-    if isinstance(exception, ImportError) or "couldn't connect" in str(exception):
+    missing = ("couldn't connect", "Couldn't load custom C++ ops")
+    if isinstance(exception, ImportError) or any(text in str(exception) for text in missing):
         return "not installed"
     if isinstance(exception, MemoryError) or "can't allocate memory" in str(exception):
         return "too big"

@@ -2,9 +2,64 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+import transformers
+
 STATUSES = ("ok", "data-dependent", "unsupported", "error", "not installed", "too big", "timeout", "crash")
+MEANINGS = {
+    "ok": "runs",
+    "data-dependent": "depends on values",
+    "not installed": "needs a package that is not installed",
+    "too big": "does not fit into the memory allowed",
+    "timeout": "does not end in the time allowed",
+}
+TITLES = {
+    "torchfake-cuda": "torchfake, claimed CUDA",
+    "torchfake-cpu": "torchfake, claimed CPU",
+    "FakeTensorMode": "FakeTensorMode, CPU",
+    "real": "for real, small",
+}
+
+EXPERTS = """
+    aria aria_text dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe glm4v_moe glm4v_moe_text
+    gptsan-japanese granitemoe granitemoehybrid granitemoeshared hunyuan_v1_moe jamba jetmoe longcat_flash minimax
+    mixtral nllb-moe olmoe phimoe qwen2_moe qwen3_moe qwen3_next qwen3_omni_moe switch_transformers
+"""
+
+# What was found by reading the models that stop at a value: where it comes from.
+READ = {
+    "how many tokens a router gives to each expert": EXPERTS.split(),
+    "the length of a patch, which ends where the next byte is hard to predict": ["blt"],
+    "whether the speech that it generates has a stop token": ["clvp"],
+    "how many boxes overlap": ["deta"],
+    "the duration of the sounds it predicts": ["fastspeech2_conformer", "fastspeech2_conformer_with_hifigan"],
+    "how many points of a picture score above a threshold": ["lightglue", "superglue", "superpoint"],
+    "which queries a predicted mask leaves with nothing": ["oneformer"],
+    "how many samples lie inside the interval of a spline": ["vits"],
+}
+
+
+HEAD = """# Which architectures run
+
+The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and
+run forward once, in evaluation mode, on plain inputs: token ids and masks are constants, pictures and sound are
+random. PyTorch {torch}. Where a default makes no model, it is completed in `tests/models/plain_configs.py`; the inputs
+are in `tests/models/plain_inputs.py`. Models with a backbone from elsewhere need `timm` and `torchvision`.
+
+For real, most defaults do not fit into a small machine. The last column has two layers, and fewer experts, words and
+inner features; a model that cannot be made small runs whole. It tells whether the inputs are right, and compares sizes,
+strides and dtypes of the outputs with those of the same model on fakes that claim the CPU.
+
+```sh
+export HF_HUB_OFFLINE=1
+python tests/models/all_architectures.py --engines {engines} \\
+    --json outcomes.json --resume --markdown docs/architectures.md
+```
+"""
 
 
 @dataclass(frozen=True)
@@ -23,4 +78,70 @@ class Outcome:
 
 
 def page(outcomes: list[Outcome]) -> str:
-    return ""
+    engines = [engine for engine in TITLES if any(outcome.engine == engine for outcome in outcomes)]
+    head = HEAD.format(
+        types=len({outcome.model_type for outcome in outcomes}),
+        models=len({(outcome.model_type, outcome.model_class) for outcome in outcomes}),
+        transformers=transformers.__version__,
+        torch=torch.__version__,
+        engines=",".join(engines),
+    )
+    counts = table(["", *(TITLES[engine] for engine in engines)], count(outcomes, engines))
+    return "\n".join([head, *counts, "", *what_does_not_run(outcomes)]) + "\n"
+
+
+def count(outcomes: list[Outcome], engines: list[str]) -> Iterable[list[str]]:
+    counts = Counter((outcome.engine, outcome.status) for outcome in outcomes)
+    for status in STATUSES:
+        if any(counts[engine, status] for engine in engines):
+            yield [MEANINGS.get(status, status), *(str(counts[engine, status]) for engine in engines)]
+
+
+def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
+    """Of torchfake; with what became of it for real."""
+    failed: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if outcome.engine.startswith("torchfake") and outcome.status != "ok":
+            failed.setdefault(outcome.model_type, outcome)
+    of_values = [each for each in failed.values() if each.status == "data-dependent"]
+    yield "## What depends on values"
+    yield ""
+    yield "These look, while they run, at values that follow from weights or random inputs. A fake has none, and"
+    yield "nothing is guessed: they stop with an error that names the operator."
+    yield ""
+    reasons = {model_type: reason for reason, model_types in READ.items() for model_type in model_types}
+    groups: dict[str, list[str]] = {}
+    for each in of_values:
+        reason = reasons.get(each.model_type, f"not looked into: `{each.frame}`")
+        groups.setdefault(reason, []).append(each.model_type)
+    yield from table(
+        ["what is looked at", "", ""], ([r, str(len(names)), ", ".join(names)] for r, names in groups.items())
+    )
+    yield ""
+    yield "## What else does not run"
+    yield ""
+    for_real = {outcome.model_type: outcome for outcome in outcomes if outcome.engine == "real"}
+    rows = []
+    for each in failed.values():
+        if each.status != "data-dependent":
+            real = for_real.get(each.model_type)
+            rows.append([each.model_type, first_line(each), MEANINGS.get(real.status, real.status) if real else ""])
+    yield from table(["", "on fakes", "for real"], rows)
+    differing = [each for each in for_real.values() if each.error == "Differs"]
+    if differing:
+        yield ""
+        yield "## What looks otherwise for real"
+        yield ""
+        yield from table(["", "difference"], ([each.model_type, each.message] for each in differing))
+
+
+def first_line(outcome: Outcome) -> str:
+    text = f"{outcome.error}: {outcome.message}".strip(": ").partition(". ")[0].splitlines()
+    return (text[0] if text else outcome.status).replace("|", "\\|")
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
