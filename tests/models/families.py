@@ -120,6 +120,7 @@ ENCODER = {
     "intermediate_size": 48,
     "max_position_embeddings": 64,
 }
+LONGFORMER = ENCODER | {"attention_window": [8, 8], "max_position_embeddings": 66}
 DECODER = ENCODER | {"num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
 SEQ2SEQ = {
     "vocab_size": VOCABULARY,
@@ -214,10 +215,16 @@ FAMILIES = (
     Family("text encoder", "BertForMaskedLM", "BertConfig", ENCODER, labelled_tokens),
     Family("text encoder", "AlbertModel", "AlbertConfig", ENCODER | {"embedding_size": 16}, masked_tokens),
     Family("text encoder", "DebertaV2Model", "DebertaV2Config", DEBERTA, masked_tokens),
+    Family("text encoder", "CanineModel", "CanineConfig", ENCODER | {"num_hash_buckets": 64}, masked_tokens),
+    Family("text encoder", "LongformerModel", "LongformerConfig", LONGFORMER, masked_tokens),
     Family("text encoder", "FNetModel", "FNetConfig", ENCODER, tokens),
     Family("text encoder", "XLNetModel", "XLNetConfig", XLNET, masked_tokens),
     Family("encoder-decoder", "T5ForConditionalGeneration", "T5Config", T5, text_to_text),
     Family("encoder-decoder", "BartModel", "BartConfig", SEQ2SEQ, text_to_text, training=False),
+    # Its mask is padded to the window and becomes a square of more elements than there are known values.
+    Family(
+        "encoder-decoder", "LEDModel", "LEDConfig", SEQ2SEQ | {"attention_window": 128}, text_to_text, training=False
+    ),
     Family("encoder-decoder", "BlenderbotModel", "BlenderbotConfig", SEQ2SEQ, text_to_text, training=False),
     Family("vision", "ViTForImageClassification", "ViTConfig", VISION, picture),
     Family("vision", "SwinModel", "SwinConfig", SWIN, picture),
