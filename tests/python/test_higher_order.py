@@ -256,13 +256,17 @@ def test_gradients_reach_tensors_that_a_branch_closes_over() -> None:
         assert is_fake(weight.grad) and weight.grad.device == torch.device("cuda:0")
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 @pytest.mark.parametrize("name", FLEX)
-def test_attention_on_a_claimed_gpu_has_a_backward(name: str) -> None:
+def test_attention_on_a_claimed_gpu_has_the_strides_and_the_backward_of_an_h200(name: str, layout: str) -> None:
     with fake_mode():
-        q = tokens("cuda", requires_grad=True)
-        result = FLEX[name](q)
-        sum(t.sum() for t in tree_leaves(result)).backward()
-        assert (q.grad.shape, q.grad.stride(), q.grad.device) == (q.shape, q.stride(), torch.device("cuda:0"))
+        q = tokens("cuda") if layout == "contiguous" else rand(2, 16, 4, 8, device="cuda").transpose(1, 2)
+        q = q.detach().requires_grad_()
+        out, *lse = tree_leaves(FLEX[name](q))
+        sum(t.sum() for t in (out, *lse)).backward()
+    # As recorded: out and gradient have the strides of the query, the rest is contiguous.
+    assert all((t.shape, t.stride(), t.device) == (q.shape, q.stride(), q.device) for t in (out, q.grad))
+    assert all(t.is_contiguous() and t.shape == (2, 4, 16) for t in lse)
 
 
 def test_attention_on_the_cpu_has_no_backward_as_for_real_tensors() -> None:
