@@ -33,6 +33,7 @@ EXPERTS = """
 # What was found by reading the models that stop at a value: where it comes from.
 READ = {
     "how many tokens a router gives to each expert": EXPERTS.split(),
+    "the same, on a claimed CPU; on a GPU every expert gets every token": ["gpt_oss"],
     "the length of a patch, which ends where the next byte is hard to predict": ["blt"],
     "whether the speech that it generates has a stop token": ["clvp"],
     "how many boxes overlap": ["deta"],
@@ -45,10 +46,11 @@ READ = {
 
 HEAD = """# Which architectures run
 
-The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and
-run forward once, in evaluation mode, on plain inputs: token ids and masks are constants, pictures and sound are
-random. PyTorch {torch}. Where a default makes no model, it is completed in `tests/models/plain_configs.py`; the inputs
-are in `tests/models/plain_inputs.py`. Models with a backbone from elsewhere need `timm` and `torchvision`.
+The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and run
+forward once on plain inputs: token ids and masks are constants, pictures and sound are random. In evaluation mode: while
+they train, some draw at random which layers to skip. PyTorch {torch}. Where a default makes no model, it is completed
+in `tests/models/plain_configs.py`; the inputs are in `tests/models/plain_inputs.py`. Models with a backbone from
+elsewhere need `timm` and `torchvision`.
 
 For real, most defaults do not fit into a small machine. The last column has two layers, and fewer experts, words and
 inner features; a model that cannot be made small runs whole. It tells whether the inputs are right, and compares sizes,
@@ -95,6 +97,10 @@ def count(outcomes: list[Outcome], engines: list[str]) -> Iterable[list[str]]:
     for status in STATUSES:
         if any(counts[engine, status] for engine in engines):
             yield [MEANINGS.get(status, status), *(str(counts[engine, status]) for engine in engines)]
+    models = len({(outcome.model_type, outcome.model_class) for outcome in outcomes})
+    untried = [models - sum(counts[engine, status] for status in STATUSES) for engine in engines]
+    if any(untried):
+        yield ["not tried", *map(str, untried)]
 
 
 def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
@@ -125,7 +131,7 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
     for each in failed.values():
         if each.status != "data-dependent":
             real = for_real.get(each.model_type)
-            rows.append([each.model_type, first_line(each), MEANINGS.get(real.status, real.status) if real else ""])
+            rows.append([each.model_type, first_sentence(each), MEANINGS.get(real.status, real.status) if real else ""])
     yield from table(["", "on fakes", "for real"], rows)
     differing = [each for each in for_real.values() if each.error == "Differs"]
     if differing:
@@ -135,9 +141,9 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
         yield from table(["", "difference"], ([each.model_type, each.message] for each in differing))
 
 
-def first_line(outcome: Outcome) -> str:
-    text = f"{outcome.error}: {outcome.message}".strip(": ").partition(". ")[0].splitlines()
-    return (text[0] if text else outcome.status).replace("|", "\\|")
+def first_sentence(outcome: Outcome) -> str:
+    text = " ".join(outcome.message.split()).partition(". ")[0]
+    return f"{outcome.error}: {text}".strip(": ").replace("|", "\\|") or outcome.status
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> Iterable[str]:
