@@ -46,11 +46,11 @@ READ = {
 
 HEAD = """# Which architectures run
 
-The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and run
-forward once on plain inputs: token ids and masks are constants, pictures and sound are random. In evaluation mode: while
-they train, some draw at random which layers to skip. PyTorch {torch}. Where a default makes no model, it is completed
-in `tests/models/plain_configs.py`; the inputs are in `tests/models/plain_inputs.py`. Models with a backbone from
-elsewhere need `timm` and `torchvision`.
+The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and
+run forward once on plain inputs: token ids and masks are constants, pictures and sound are random. In evaluation mode:
+while they train, some draw at random which layers to skip. PyTorch {torch}. Where a default makes no model, it is
+completed in `tests/models/plain_configs.py`; the inputs are in `tests/models/plain_inputs.py`. Models with a backbone
+from elsewhere need `timm` and `torchvision`.
 
 For real, most defaults do not fit into a small machine. The last column has two layers, and fewer experts, words and
 inner features; a model that cannot be made small runs whole. It tells whether the inputs are right, and compares sizes,
