@@ -1,6 +1,8 @@
 // What stands behind the storage of a fake tensor.
 #include <torchfake/core/fake_storage.h>
 
+#include <c10/core/Allocator.h>
+
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 
@@ -48,6 +50,19 @@ StorageContext::~StorageContext() {
   if (observer) {
     observer->on_free(this, device, nbytes);
   }
+}
+
+c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
+  static c10::Allocator* const allocator = c10::GetAllocator(c10::kMeta);
+  c10::Storage storage(
+      c10::intrusive_ptr<c10::StorageImpl>(c10::make_intrusive<FakeStorageImpl>(
+          c10::StorageImpl::use_byte_size_t(),
+          c10::SymInt(c10::SymInt::UNCHECKED, static_cast<int64_t>(nbytes)),
+          c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+          allocator,
+          /*resizable=*/true)));
+  adopt_storage(storage, device, observer);
+  return storage;
 }
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {

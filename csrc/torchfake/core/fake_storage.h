@@ -6,6 +6,8 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
+#include <torchfake/core/recycled.h>
+
 #include <memory>
 
 namespace torchfake {
@@ -50,6 +52,14 @@ struct StorageContext {
 
   ~StorageContext();
 };
+
+// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from and in nothing else.
+struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
+  using StorageImpl::StorageImpl;
+};
+
+// A new storage of a fake on `device`.
+c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
 
 // Makes `storage`, a data-less meta storage that no fake has used yet, the storage of a fake on `device`.
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer);

@@ -66,6 +66,31 @@ c10::DeviceIndex claimed_device_count() {
   return g_device_count.load(std::memory_order_relaxed);
 }
 
+FakeGeometry FakeTensorImpl::geometry() const {
+  return {
+      sizes_and_strides_,
+      storage_offset_,
+      numel_,
+      is_contiguous_,
+      is_channels_last_,
+      is_channels_last_contiguous_,
+      is_channels_last_3d_,
+      is_channels_last_3d_contiguous_,
+      is_non_overlapping_and_dense_};
+}
+
+void FakeTensorImpl::set_geometry(const FakeGeometry& geometry) {
+  sizes_and_strides_ = geometry.sizes_and_strides;
+  storage_offset_ = geometry.storage_offset;
+  numel_ = geometry.numel;
+  is_contiguous_ = geometry.is_contiguous;
+  is_channels_last_ = geometry.is_channels_last;
+  is_channels_last_contiguous_ = geometry.is_channels_last_contiguous;
+  is_channels_last_3d_ = geometry.is_channels_last_3d;
+  is_channels_last_3d_contiguous_ = geometry.is_channels_last_3d_contiguous;
+  is_non_overlapping_and_dense_ = geometry.is_non_overlapping_and_dense;
+}
+
 c10::Device FakeTensorImpl::device_custom() const {
   return InKernel::active() ? c10::Device(c10::kMeta) : claimed_device_;
 }
@@ -179,6 +204,18 @@ at::Tensor make_fake(
     const ModePtr& mode) {
   auto impl = c10::make_intrusive<FakeTensorImpl>(std::move(storage), key_set, dtype, device, mode);
   impl->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.storage_offset);
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor make_fake(
+    c10::Storage storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    const FakeGeometry& geometry,
+    c10::Device device,
+    const ModePtr& mode) {
+  auto impl = c10::make_intrusive<FakeTensorImpl>(std::move(storage), key_set, dtype, device, mode);
+  impl->set_geometry(geometry);
   return at::Tensor(std::move(impl));
 }
 

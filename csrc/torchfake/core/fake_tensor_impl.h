@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <torchfake/core/fake_mode.h>
+#include <torchfake/core/recycled.h>
 #include <torchfake/core/value_memos.h>
 
 namespace torchfake {
@@ -32,7 +33,31 @@ class InKernel {
   static bool active() noexcept;
 };
 
-class FakeTensorImpl final : public c10::TensorImpl {
+// Sizes and strides with all that PyTorch works out from them, so that a tensor can be given them by copying.
+struct FakeGeometry {
+  c10::impl::SizesAndStrides sizes_and_strides;
+  int64_t storage_offset = 0;
+  int64_t numel = 0;
+  bool is_contiguous = true;
+  bool is_channels_last = false;
+  bool is_channels_last_contiguous = false;
+  bool is_channels_last_3d = false;
+  bool is_channels_last_3d_contiguous = false;
+  bool is_non_overlapping_and_dense = true;
+
+  c10::IntArrayRef sizes() const {
+    return sizes_and_strides.sizes_arrayref();
+  }
+  c10::IntArrayRef strides() const {
+    return sizes_and_strides.strides_arrayref();
+  }
+  // By the numbers: SizesAndStrides compares what lies behind them too.
+  bool operator==(const FakeGeometry& other) const {
+    return sizes() == other.sizes() && strides() == other.strides() && storage_offset == other.storage_offset;
+  }
+};
+
+class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorImpl> {
  public:
   // A fake over `storage` with exactly `key_set`, as a view has that of its base.
   FakeTensorImpl(
@@ -53,6 +78,23 @@ class FakeTensorImpl final : public c10::TensorImpl {
   // nothing.
   std::optional<c10::Scalar> memo(ValueMemos::Kind kind) const;
   void set_memo(ValueMemos::Kind kind, c10::Scalar value);
+
+  // Whether sizes and strides are plain numbers that lie in the tensor itself: not symbolic, not Python's to answer.
+  bool has_plain_geometry() const noexcept {
+    return !matches_policy(SizesStridesPolicy::CustomStrides);
+  }
+  // Both require a plain geometry.
+  FakeGeometry geometry() const;
+  void set_geometry(const FakeGeometry& geometry);
+
+  // What sizes() and strides() answer where the geometry is plain, without asking whether it is.
+  const c10::impl::SizesAndStrides& plain_sizes_and_strides() const noexcept {
+    return sizes_and_strides_;
+  }
+  // Null where there is none.
+  c10::StorageImpl* storage_impl() const noexcept {
+    return storage_.unsafeGetStorageImpl();
+  }
 
   // detach(), .data, saved variables.
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
@@ -115,6 +157,15 @@ at::Tensor make_fake(
     c10::DispatchKeySet key_set,
     caffe2::TypeMeta dtype,
     const TensorGeometry& geometry,
+    c10::Device device,
+    const ModePtr& mode);
+
+// The same, with a geometry that was worked out before.
+at::Tensor make_fake(
+    c10::Storage storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    const FakeGeometry& geometry,
     c10::Device device,
     const ModePtr& mode);
 

@@ -47,70 +47,118 @@ uint64_t bits_of(double value) {
   return bits;
 }
 
-uint64_t mix(uint64_t hash, uint64_t word) {
+// Two words a step.
+uint64_t mix(uint64_t hash, uint64_t first, uint64_t second) {
   __extension__ using wide = unsigned __int128;
-  const wide product = static_cast<wide>(hash ^ word) * 0x9E3779B97F4A7C15ull;
+  const wide product = static_cast<wide>(first ^ 0x9E3779B97F4A7C15ull) * (second ^ hash);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-uint64_t pack(c10::Device device) {
-  return static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index());
-}
-
-// Marks of what a word is, so that rows of different meaning never agree by chance.
-enum Mark : uint64_t {
-  kNoneMark = 0x1000000000000001,
-  kTensorMark,
-  kUndefinedMark,
-  kIntMark,
-  kDoubleMark,
-  kBoolMark,
-  kComplexMark,
-  kStringMark,
-  kDeviceMark,
-  kListMark,
-  kGeneratorMark,
-  kTypeOnlyMark,
-};
-
 }  // namespace
 
-uint64_t* CacheKey::add_room(size_t words) {
-  const size_t size = words_.size();
-  words_.resize_for_overwrite(size + words);
-  return words_.data() + size;
+void CacheKey::grow(size_t words) {
+  const size_t size = next_ - begin_;
+  const size_t capacity = 2 * (size + words);
+  auto heap = std::make_unique_for_overwrite<uint64_t[]>(capacity);
+  std::copy(begin_, next_, heap.get());
+  heap_ = std::move(heap);
+  begin_ = heap_.get();
+  next_ = begin_ + size;
+  end_ = begin_ + capacity;
 }
 
-void CacheKey::add_tensor(const Call& call, const TensorArg& arg) {
-  const c10::TensorImpl& tensor = *arg.impl;
-  const c10::Device device = arg.fake != nullptr ? arg.fake->claimed_device() : c10::Device(c10::kCPU);
-  const c10::IntArrayRef sizes = tensor.sizes();
-  const c10::IntArrayRef strides = tensor.strides();
-  const bool with_storage = call.traits.reads_storage;
-  uint64_t* words = add_room(2 + 2 * sizes.size() + (with_storage ? 2 : 0));
-  *words++ = kTensorMark ^ sizes.size() << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
-      static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(arg.fake != nullptr) << 25 ^
-      pack(device) << 32;
-  *words++ = tensor.key_set().raw_repr();
-  words = std::copy(sizes.begin(), sizes.end(), words);
-  words = std::copy(strides.begin(), strides.end(), words);
-  if (with_storage) {
-    *words++ = static_cast<uint64_t>(tensor.storage_offset());
-    *words++ = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
+void CacheKey::add_op(const OpTraits& traits) {
+  add(reinterpret_cast<uint64_t>(&traits));
+}
+
+void CacheKey::add_tensor(const OpTraits& traits, const TensorArg& arg) {
+  if (arg.fake != nullptr && arg.fake->has_plain_geometry()) {
+    return add_plain_fake(traits, *arg.fake);
   }
+  const c10::Device device = arg.fake != nullptr ? arg.fake->claimed_device() : c10::Device(c10::kCPU);
+  add_tensor(traits, *arg.impl, arg.fake != nullptr, device, arg.impl->sizes(), arg.impl->strides().data());
+}
+
+void CacheKey::add_undefined() {
+  add(kUndefinedMark);
+}
+
+void CacheKey::add_none() {
+  add(kNoneMark);
+}
+
+void CacheKey::add_bool(bool value) {
+  add(kBoolMark ^ static_cast<uint64_t>(value) << 8);
+}
+
+void CacheKey::add_int(int64_t value) {
+  uint64_t* words = add_room(2);
+  words[0] = kIntMark;
+  words[1] = static_cast<uint64_t>(value);
+}
+
+void CacheKey::add_double(double value) {
+  uint64_t* words = add_room(2);
+  words[0] = kDoubleMark;
+  words[1] = bits_of(value);
+}
+
+void CacheKey::add_complex(c10::complex<double> value) {
+  uint64_t* words = add_room(3);
+  words[0] = kComplexMark;
+  words[1] = bits_of(value.real());
+  words[2] = bits_of(value.imag());
+}
+
+void CacheKey::add_factor(bool is_int) {
+  add(kTypeOnlyMark ^ static_cast<uint64_t>(is_int) << 8);
+}
+
+void CacheKey::add_device(c10::Device device) {
+  uint64_t* words = add_room(2);
+  words[0] = kDeviceMark;
+  words[1] = pack(normalize_device(device));
+}
+
+void CacheKey::add_string(std::string_view text) {
+  add(kStringMark);
+  add(text.size());
+  for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
+    add(word);
+  }
+}
+
+void CacheKey::add_generator() {
+  add(kGeneratorMark);
+}
+
+void CacheKey::add_list(size_t size) {
+  uint64_t* words = add_room(2);
+  words[0] = kListMark;
+  words[1] = size;
+}
+
+void CacheKey::add_int_list(c10::IntArrayRef values) {
+  add_list(values.size());
+  uint64_t* words = add_room(values.size());
+  for (const int64_t value : values) {
+    *words++ = static_cast<uint64_t>(value);
+  }
+}
+
+bool is_mask(const FakeTensorImpl& index) {
+  const c10::ScalarType dtype = c10::typeMetaToScalarType(index.dtype());
+  return dtype == c10::kBool || dtype == c10::kByte;
 }
 
 namespace {
 
-bool is_mask(const FakeTensorImpl& fake) {
-  const c10::ScalarType dtype = c10::typeMetaToScalarType(fake.dtype());
-  return dtype == c10::kBool || dtype == c10::kByte;
-}
-
 // Finds the first tensor with a storage. A search among few, a table for the long lists of optimizers.
 class FirstWithStorage {
  public:
-  explicit FirstWithStorage(const Call& call) : tensors_(call.tensors()) {
+  explicit FirstWithStorage(c10::ArrayRef<TensorArg> tensors) : tensors_(tensors) {
     if (tensors_.size() > kFew) {
       first_.reserve(tensors_.size());
       for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -140,91 +188,63 @@ class FirstWithStorage {
     return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
   }
 
-  const c10::SmallVector<TensorArg, 8>& tensors_;
+  const c10::ArrayRef<TensorArg> tensors_;
   ska::flat_hash_map<const c10::StorageImpl*, size_t> first_;
 };
 
 }  // namespace
 
 // Which inputs share a storage, and where in it they lie.
-void CacheKey::add_aliases(const Call& call) {
-  const auto& tensors = call.tensors();
-  if (!call.traits.mutates || tensors.size() < 2) {
+void CacheKey::add_aliases(const OpTraits& traits, c10::ArrayRef<TensorArg> tensors) {
+  if (!traits.mutates || tensors.size() < 2) {
     return;
   }
-  const FirstWithStorage first(call);
+  const FirstWithStorage first(tensors);
   for (size_t i = 1; i < tensors.size(); ++i) {
     const size_t j = first.of(i);
     if (j != i && tensors[i].impl->has_storage()) {
-      add(i << 32 ^ j << 1 ^ static_cast<uint64_t>(tensors[i].impl == tensors[j].impl));
-      add(static_cast<uint64_t>(tensors[i].impl->storage_offset()));
-      add(static_cast<uint64_t>(tensors[j].impl->storage_offset()));
+      uint64_t* words = add_room(3);
+      words[0] = i << 32 ^ j << 1 ^ static_cast<uint64_t>(tensors[i].impl == tensors[j].impl);
+      words[1] = static_cast<uint64_t>(tensors[i].impl->storage_offset());
+      words[2] = static_cast<uint64_t>(tensors[j].impl->storage_offset());
     }
   }
 }
 
 bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
   if (value.isNone()) {
-    add(kNoneMark);
+    add_none();
   } else if (value.isBool()) {
-    add(kBoolMark ^ static_cast<uint64_t>(value.toBool()) << 8);
+    add_bool(value.toBool());
   } else if (type_only && (value.isInt() || value.isDouble())) {
-    add(kTypeOnlyMark ^ static_cast<uint64_t>(value.isInt()) << 8);
+    add_factor(value.isInt());
   } else if (value.isInt()) {
-    add(kIntMark);
-    add(static_cast<uint64_t>(value.toInt()));
+    add_int(value.toInt());
   } else if (value.isDouble()) {
-    add(kDoubleMark);
-    add(bits_of(value.toDouble()));
+    add_double(value.toDouble());
   } else if (value.isComplexDouble()) {
-    add(kComplexMark);
-    add(bits_of(value.toComplexDouble().real()));
-    add(bits_of(value.toComplexDouble().imag()));
+    add_complex(value.toComplexDouble());
   } else if (value.isDevice()) {
-    add(kDeviceMark);
-    add(pack(normalize_device(value.toDevice())));
+    add_device(value.toDevice());
   } else if (value.isString()) {
-    const std::string& text = value.toStringRef();
-    add(kStringMark);
-    add(text.size());
-    for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
-      uint64_t word = 0;
-      std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
-      add(word);
-    }
+    add_string(value.toStringRef());
   } else if (value.isIntList()) {
     const c10::ArrayRef<c10::IValue> list = value.toListRef();
-    uint64_t* words = add_room(2 + list.size());
-    *words++ = kListMark;
-    *words++ = list.size();
+    add_list(list.size());
+    uint64_t* words = add_room(list.size());
     for (const c10::IValue& element : list) {
       *words++ = static_cast<uint64_t>(element.toInt());
     }
   } else if (value.isList()) {
     const c10::ArrayRef<c10::IValue> list = value.toListRef();
-    add(kListMark);
-    add(list.size());
+    add_list(list.size());
     for (const c10::IValue& element : list) {
       if (!add_value(element, type_only)) {
         return false;
       }
     }
-  } else if (value.isDoubleList()) {
-    const std::vector<double> list = value.toDoubleVector();
-    add(kListMark);
-    add(list.size());
-    for (const double element : list) {
-      add(type_only ? 0 : bits_of(element));
-    }
-  } else if (value.isBoolList()) {
-    const c10::List<bool> list = value.toBoolList();
-    add(kListMark);
-    add(list.size());
-    for (size_t i = 0; i < list.size(); ++i) {
-      add(list.get(i) ? 1 : 0);
-    }
   } else if (value.isGenerator()) {
-    add(kGeneratorMark);
+    add_generator();
   } else {
     return false;
   }
@@ -248,11 +268,12 @@ void CacheKey::add_settings(const ModeState& mode) {
 }
 
 void CacheKey::finish() {
-  uint64_t hash = words_.size();
-  for (const uint64_t word : words_) {
-    hash = mix(hash, word);
+  uint64_t hash = next_ - begin_;
+  const uint64_t* word = begin_;
+  for (; next_ - word >= 2; word += 2) {
+    hash = mix(hash, word[0], word[1]);
   }
-  hash_ = hash;
+  hash_ = word == next_ ? hash : mix(hash, *word, 0);
 }
 
 Bypass CacheKey::build(const Call& call, const ModeState& mode) {
@@ -266,28 +287,26 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
   if (mode.options.recorder || traits.needs_values) {
     return Bypass::kRecorded;
   }
-  add(reinterpret_cast<uint64_t>(&traits));
-  add_settings(mode);
+  add_op(traits);
   const TensorArg* next = call.tensors().begin();  // in the order of the arguments
   for (size_t i = 0; i < call.num_args(); ++i) {
     const c10::IValue& value = call.arg(i);
     const ArgTraits& facts = traits.args[i];
     if (facts.kind == ArgKind::kTensor && value.isTensor()) {
       if (next == call.tensors().end() || next->arg != i) {
-        add(kUndefinedMark);
+        add_undefined();
         continue;
       }
       if (next->fake == nullptr && !next->impl->is_wrapped_number()) {
         return Bypass::kRealTensor;
       }
-      add_tensor(call, *next++);
+      add_tensor(traits, *next++);
     } else if (facts.kind == ArgKind::kTensorList && value.isList()) {
       const size_t size = value.toListRef().size();
-      add(kListMark);
-      add(size);
+      add_list(size);
       for (size_t element = 0; element < size; ++element) {
         if (next == call.tensors().end() || next->arg != i || next->element != element) {
-          add(kUndefinedMark);
+          add_undefined();
           continue;
         }
         if (next->fake == nullptr) {
@@ -296,13 +315,14 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
         if (traits.is_index && is_mask(*next->fake)) {
           return Bypass::kDataDependent;
         }
-        add_tensor(call, *next++);
+        add_tensor(traits, *next++);
       }
     } else if (!add_value(value, facts.scales_only)) {
       return Bypass::kArgument;
     }
   }
-  add_aliases(call);
+  add_aliases(traits, call.tensors());
+  add_settings(mode);
   finish();
   return Bypass::kNone;
 }

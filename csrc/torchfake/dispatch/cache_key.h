@@ -29,31 +29,131 @@ const char* bypass_reason_name(Bypass reason);
 // value, but for factors that only scale (a learning rate): their type. Of the thread: default dtype, inference mode,
 // deterministic algorithms, whether absent devices may be claimed, whether writes count up versions.
 // Left out, because kernels of step 4 cannot see it: values, autograd state, the identity of tensors.
+//
+// A key is put together in two places, from arguments in boxes (`build`) and from arguments as C++ has them
+// (dispatch/unboxed_call.h), and both by the `add_` functions below, so that they agree word for word. Hazard: entries
+// are only ever stored under keys of `build`. Where the other place says less or something else it misses, and the call
+// takes the long way; it cannot find a wrong entry.
 class CacheKey {
  public:
+  CacheKey() = default;
+  CacheKey(const CacheKey&) = delete;
+  CacheKey& operator=(const CacheKey&) = delete;
+  CacheKey(CacheKey&&) = delete;
+  CacheKey& operator=(CacheKey&&) = delete;
+
   // Builds the key of a call, or says why there is none.
   Bypass build(const Call& call, const ModeState& mode);
+
+  // The pieces, in this order: the operator, its arguments, aliases, settings; then `finish`.
+  void add_op(const OpTraits& traits);
+  void add_tensor(const OpTraits& traits, const TensorArg& tensor);
+  void add_plain_fake(const OpTraits& traits, const FakeTensorImpl& fake);  // the same, of a plain geometry
+  void add_undefined();
+  void add_none();
+  void add_bool(bool value);
+  void add_int(int64_t value);
+  void add_double(double value);
+  void add_complex(c10::complex<double> value);
+  void add_factor(bool is_int);  // a number of which the type alone counts
+  void add_device(c10::Device device);
+  void add_string(std::string_view text);
+  void add_generator();
+  void add_list(size_t size);  // its elements follow
+  void add_int_list(c10::IntArrayRef values);
+  void add_aliases(const OpTraits& traits, c10::ArrayRef<TensorArg> tensors);
+  void add_settings(const ModeState& mode);
+  void finish();
 
   uint64_t hash() const {
     return hash_;
   }
   c10::ArrayRef<uint64_t> words() const {
-    return words_;
+    return c10::ArrayRef<uint64_t>(begin_, next_);
   }
 
  private:
-  void add(uint64_t word) {
-    words_.push_back(word);
+  // Marks of what a word is, so that rows of different meaning never agree by chance.
+  enum Mark : uint64_t {
+    kNoneMark = 0x1000000000000001,
+    kTensorMark,
+    kUndefinedMark,
+    kIntMark,
+    kDoubleMark,
+    kBoolMark,
+    kComplexMark,
+    kStringMark,
+    kDeviceMark,
+    kListMark,
+    kGeneratorMark,
+    kTypeOnlyMark,
+  };
+  static uint64_t pack(c10::Device device) {
+    return static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index());
   }
-  uint64_t* add_room(size_t words);
-  void add_tensor(const Call& call, const TensorArg& tensor);
-  void add_aliases(const Call& call);
-  bool add_value(const c10::IValue& value, bool type_only);
-  void add_settings(const ModeState& mode);
-  void finish();
 
-  c10::SmallVector<uint64_t, 64> words_;
+  static constexpr size_t kInline = 96;
+
+  void add(uint64_t word) {
+    *add_room(1) = word;
+  }
+  uint64_t* add_room(size_t words) {
+    if (C10_UNLIKELY(static_cast<size_t>(end_ - next_) < words)) {
+      grow(words);
+    }
+    uint64_t* room = next_;
+    next_ += words;
+    return room;
+  }
+  void grow(size_t words);
+  void add_tensor(
+      const OpTraits& traits,
+      const c10::TensorImpl& tensor,
+      bool is_fake,
+      c10::Device device,
+      c10::IntArrayRef sizes,
+      const int64_t* strides);
+  bool add_value(const c10::IValue& value, bool type_only);
+
+  // Not a SmallVector: that would test for room and store its size with every word.
+  uint64_t inline_[kInline];
+  uint64_t* begin_ = inline_;
+  uint64_t* next_ = inline_;
+  uint64_t* end_ = inline_ + kInline;
+  std::unique_ptr<uint64_t[]> heap_;  // once `inline_` is too small
   uint64_t hash_ = 0;
 };
+
+inline void CacheKey::add_tensor(
+    const OpTraits& traits,
+    const c10::TensorImpl& tensor,
+    bool is_fake,
+    c10::Device device,
+    c10::IntArrayRef sizes,
+    const int64_t* strides) {
+  const size_t dims = sizes.size();
+  uint64_t* words = add_room(2 + 2 * dims + (traits.reads_storage ? 2 : 0));
+  words[0] = kTensorMark ^ dims << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
+      static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(is_fake) << 25 ^
+      pack(device) << 32;
+  words[1] = tensor.key_set().raw_repr();
+  words += 2;
+  for (size_t i = 0; i < dims; ++i, words += 2) {
+    words[0] = static_cast<uint64_t>(sizes[i]);
+    words[1] = static_cast<uint64_t>(strides[i]);
+  }
+  if (traits.reads_storage) {
+    words[0] = static_cast<uint64_t>(tensor.storage_offset());
+    words[1] = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
+  }
+}
+
+inline void CacheKey::add_plain_fake(const OpTraits& traits, const FakeTensorImpl& fake) {
+  const c10::impl::SizesAndStrides& geometry = fake.plain_sizes_and_strides();
+  add_tensor(traits, fake, true, fake.claimed_device(), geometry.sizes_arrayref(), geometry.strides_data());
+}
+
+// Whether an index is a mask, whose values decide on the shape of the result.
+bool is_mask(const FakeTensorImpl& index);
 
 }  // namespace torchfake

@@ -8,6 +8,7 @@
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/shape_cache.h>
+#include <torchfake/dispatch/unboxed_call.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 #include <torchfake/dispatch/zeros_call.h>
 #include <torchfake/rules/rules.h>
@@ -317,6 +318,11 @@ struct SetDataGuard {
 [[maybe_unused]] const SetDataGuard* const g_set_data_guard = new SetDataGuard();
 
 }  // namespace
+
+const c10::BoxedKernel& boxed_fallback() {
+  static const c10::BoxedKernel kernel = c10::BoxedKernel::makeFromFunction<&fallback>();
+  return kernel;
+}
 
 TORCH_LIBRARY_IMPL(_, Fake, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());

@@ -27,9 +27,6 @@ bool is_zero_tensor(const FakeTensorImpl& fake) {
   return fake.key_set().has(c10::DispatchKey::ZeroTensor);
 }
 
-// As many elements as a tensor may have to become known piece by piece.
-constexpr int64_t kPartialLimit = 64;
-
 at::Tensor mask_of_unknown(const FakeTensorImpl& fake) {
   return cpu_tensor_over(storage_context(storage_of(fake))->unknown, fake);
 }

@@ -28,6 +28,19 @@ namespace torchfake {
 // The most elements a fake of such a mode may have for its values to be kept.
 int64_t value_limit(const FakeModeOptions& options);
 
+// As many elements as a tensor may have to become known piece by piece.
+inline constexpr int64_t kPartialLimit = 64;
+
+// Whether any value of the fake, or of another that shares its storage, may be known.
+inline bool may_have_known_values(const FakeTensorImpl& fake) {
+  if (fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
+    return true;
+  }
+  c10::StorageImpl* storage = fake.storage_impl();
+  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
+  return context != nullptr && (context->known || context->repeated);
+}
+
 // The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
 

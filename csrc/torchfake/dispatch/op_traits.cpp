@@ -154,6 +154,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
   needs_values = base == "masked_select" || base == "_pack_padded_sequence";
+  is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
   bool has_out = false;
   for (ArgTraits& arg : args) {
     has_out |= arg.is_out;

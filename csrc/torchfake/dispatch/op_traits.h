@@ -56,6 +56,7 @@ struct OpTraits {
   bool needs_values = false;  // a rule reads values of some argument
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool reads_storage = false;  // the outcome depends on where in their storage the arguments lie, and on its size
+  bool is_keyed = false;  // its outcome follows from what a key of the shape cache can say
   bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;

@@ -1,6 +1,5 @@
 // Step 3 of 5: outcomes of calls, recorded and replayed.
 #include <ATen/core/List.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <torchfake/dispatch/shape_cache.h>
 
@@ -104,9 +103,9 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   recipe.keys = impl.key_set();
   recipe.device = output.device();
   recipe.dtype = impl.dtype();
-  recipe.sizes = copy_of(impl.sizes());
-  recipe.strides = copy_of(impl.strides());
-  recipe.storage_offset = impl.storage_offset();
+  if (const FakeTensorImpl* fake = as_fake(&impl); fake != nullptr && fake->has_plain_geometry()) {
+    recipe.geometry = fake->geometry();
+  }
   recipe.nbytes = storage_nbytes(impl);
   recipe.is_wrapped_number = impl.is_wrapped_number();
   recipe.version = recipe.kind == OutputRecipe::Kind::kFresh ? version_of(impl) : 0;
@@ -155,14 +154,19 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     if (added.kind == OutputRecipe::Kind::kView && !call.traits.is_view) {
       return false;  // a view from an operator that is not known to make any: the key lacks offsets
     }
+    if (added.kind == OutputRecipe::Kind::kUndefined) {
+      return true;
+    }
+    const FakeTensorImpl* fake = as_fake(tensor);
+    const bool plain = fake != nullptr && fake->has_plain_geometry();
     if (added.kind != OutputRecipe::Kind::kFresh) {
-      return as_fake(tensor) != nullptr || !tensor.defined();
+      return plain;
     }
     entry->largest_output = std::max(entry->largest_output, tensor.numel());
     const c10::StorageImpl* storage = storage_impl(*tensor.unsafeGetTensorImpl());
     const bool shared = std::find(fresh.begin(), fresh.end(), storage) != fresh.end();
     fresh.push_back(storage);
-    return !shared && storage != nullptr && as_fake(tensor) != nullptr;
+    return !shared && storage != nullptr && plain;
   };
   for (const c10::IValue& value : outputs_of(call)) {
     bool cacheable = true;
@@ -235,56 +239,7 @@ namespace {
   }
 }
 
-c10::Storage new_storage(size_t nbytes, c10::Device device, const ModeState& mode) {
-  static c10::Allocator* const allocator = c10::GetAllocator(c10::kMeta);
-  c10::Storage storage(
-      c10::Storage::use_byte_size_t(),
-      static_cast<int64_t>(nbytes),
-      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
-      allocator,
-      /*resizable=*/true);
-  adopt_storage(storage, device, mode.options.storage_observer);
-  return storage;
-}
-
-at::Tensor make(const OutputRecipe& recipe, const Call& call, const ModePtr& mode) {
-  switch (recipe.kind) {
-    case OutputRecipe::Kind::kUndefined:
-      return at::Tensor();
-    case OutputRecipe::Kind::kInput:
-      return at::Tensor(
-          c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(call.tensors()[recipe.input].impl));
-    case OutputRecipe::Kind::kView: {
-      const FakeTensorImpl& base = *call.tensors()[recipe.input].fake;
-      return make_fake(
-          base.unsafe_storage(),
-          recipe.keys,
-          recipe.dtype,
-          {recipe.sizes, recipe.strides, recipe.storage_offset},
-          recipe.device,
-          base.mode());
-    }
-    default: {
-      at::Tensor fresh = make_fake(
-          new_storage(recipe.nbytes, recipe.device, *mode),
-          recipe.keys,
-          recipe.dtype,
-          {recipe.sizes, recipe.strides, recipe.storage_offset},
-          recipe.device,
-          mode);
-      if (recipe.version > 0 && !fresh.is_inference()) {
-        fresh.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(recipe.version));
-      }
-      if (recipe.is_wrapped_number) {
-        fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
-      }
-      return fresh;
-    }
-  }
-}
-
-void apply(const InputChange& change, const Call& call) {
-  FakeTensorImpl& tensor = *call.tensors()[change.input].fake;
+void apply(const InputChange& change, FakeTensorImpl& tensor) {
   for (uint32_t i = 0; i < change.version_bumps; ++i) {
     tensor.bump_version();
   }
@@ -301,15 +256,50 @@ void apply(const InputChange& change, const Call& call) {
 
 }  // namespace
 
+at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
+  switch (recipe.kind) {
+    case OutputRecipe::Kind::kUndefined:
+      return at::Tensor();
+    case OutputRecipe::Kind::kInput:
+      return at::Tensor(
+          c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensors[recipe.input].impl));
+    case OutputRecipe::Kind::kView: {
+      const FakeTensorImpl& base = *tensors[recipe.input].fake;
+      return make_fake(
+          base.unsafe_storage(), recipe.keys, recipe.dtype, recipe.geometry, recipe.device, base.mode());
+    }
+    default: {
+      at::Tensor fresh = make_fake(
+          new_fake_storage(recipe.nbytes, recipe.device, mode->options.storage_observer),
+          recipe.keys,
+          recipe.dtype,
+          recipe.geometry,
+          recipe.device,
+          mode);
+      if (C10_UNLIKELY(recipe.version > 0) && !fresh.is_inference()) {
+        fresh.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(recipe.version));
+      }
+      if (C10_UNLIKELY(recipe.is_wrapped_number)) {
+        fresh.unsafeGetTensorImpl()->set_wrapped_number(true);
+      }
+      return fresh;
+    }
+  }
+}
+
+void apply_changes(const CacheEntry& entry, c10::ArrayRef<TensorArg> tensors) {
+  for (const InputChange& change : entry.changes) {
+    apply(change, *tensors[change.input].fake);
+  }
+}
+
 void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
   if (C10_UNLIKELY(entry.error != CacheEntry::Error::kNone)) {
     throw_again(entry);
   }
   if (C10_LIKELY(entry.is_one_tensor)) {
-    at::Tensor output = make(entry.outputs.front(), call, mode);
-    for (const InputChange& change : entry.changes) {
-      apply(change, call);
-    }
+    at::Tensor output = make_output(entry.outputs.front(), call.tensors(), mode);
+    apply_changes(entry, call.tensors());
     torch::jit::drop(*call.stack, call.num_args());
     call.stack->emplace_back(std::move(output));
     return;
@@ -321,18 +311,16 @@ void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
       c10::List<at::Tensor> list;
       list.reserve(count);
       for (int32_t i = 0; i < count; ++i) {
-        list.push_back(make(*recipe++, call, mode));
+        list.push_back(make_output(*recipe++, call.tensors(), mode));
       }
       outputs.emplace_back(std::move(list));
     } else if (recipe->kind == OutputRecipe::Kind::kConstant) {
       outputs.push_back((recipe++)->constant);
     } else {
-      outputs.emplace_back(make(*recipe++, call, mode));
+      outputs.emplace_back(make_output(*recipe++, call.tensors(), mode));
     }
   }
-  for (const InputChange& change : entry.changes) {
-    apply(change, call);
-  }
+  apply_changes(entry, call.tensors());
   torch::jit::drop(*call.stack, call.num_args());
   for (c10::IValue& output : outputs) {
     call.stack->push_back(std::move(output));

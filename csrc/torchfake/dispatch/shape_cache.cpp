@@ -2,6 +2,7 @@
 #include <torchfake/dispatch/shape_cache.h>
 
 #include <array>
+#include <cstring>
 #include <list>
 #include <mutex>
 #include <unordered_map>
@@ -20,9 +21,8 @@ bool OutputRecipe::operator==(const OutputRecipe& other) const {
   if (kind == Kind::kConstant) {
     return constant == other.constant;
   }
-  return device == other.device && keys == other.keys && dtype == other.dtype && sizes == other.sizes &&
-      strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes &&
-      is_wrapped_number == other.is_wrapped_number && version == other.version;
+  return device == other.device && keys == other.keys && dtype == other.dtype && geometry == other.geometry &&
+      nbytes == other.nbytes && is_wrapped_number == other.is_wrapped_number && version == other.version;
 }
 
 bool InputChange::operator==(const InputChange& other) const {
@@ -60,9 +60,11 @@ struct Shared {
   std::atomic<bool> cross_check{false};
 };
 
+// Never destroyed: threads may outlive static storage. Made when the library is loaded, before anybody can call it.
+Shared* const g_shared = new Shared();
+
 Shared& shared() {
-  static auto* shared = new Shared();  // never destroyed: threads may outlive static storage
-  return *shared;
+  return *g_shared;
 }
 
 // A thread's own table, and its count of hits, which `info` adds up over all threads that live or have lived.
@@ -79,6 +81,10 @@ struct ThreadTable {
   uint64_t generation = 0;
   std::atomic<uint64_t> hits{0};
 };
+
+// On the heap: the library's own thread-local block is static and has to stay small. The bare pointer is what every
+// call reads; the owner beside it has a destructor, and asking for it costs a test and a call.
+__attribute__((tls_model("initial-exec"))) thread_local ThreadTable* t_table = nullptr;
 
 struct ThreadTables {
   std::mutex mutex;
@@ -100,12 +106,20 @@ ThreadTable::~ThreadTable() {
   std::lock_guard<std::mutex> lock(thread_tables().mutex);
   thread_tables().hits_of_the_dead += hits.load(std::memory_order_relaxed);
   thread_tables().live.remove(this);
+  t_table = nullptr;
 }
 
-// On the heap: the library's own thread-local block is static and has to stay small.
-ThreadTable& thread_table() {
-  static thread_local const std::unique_ptr<ThreadTable> table = std::make_unique<ThreadTable>();
+ThreadTable& new_thread_table() {
+  static thread_local std::unique_ptr<ThreadTable> table;
+  if (!table) {
+    table = std::make_unique<ThreadTable>();
+    t_table = table.get();
+  }
   return *table;
+}
+
+ThreadTable& thread_table() {
+  return C10_LIKELY(t_table != nullptr) ? *t_table : new_thread_table();
 }
 
 void forget_old_generation(ThreadTable& table) {
@@ -118,7 +132,7 @@ void forget_old_generation(ThreadTable& table) {
   }
 }
 
-void touch(CacheEntry& entry) {
+void touch(const CacheEntry& entry) {
   // Time is counted in misses: between two of them nothing is evicted, and nothing needs to be written.
   const uint64_t now = shared().misses.load(std::memory_order_relaxed);
   if (entry.last_used.load(std::memory_order_relaxed) != now) {
@@ -127,7 +141,7 @@ void touch(CacheEntry& entry) {
 }
 
 bool matches(const CacheEntry& entry, const CacheKey& key) {
-  return entry.key.size() == key.words().size() && std::equal(entry.key.begin(), entry.key.end(), key.words().begin());
+  return entry.key.size() == key.words().size() && std::memcmp(entry.key.data(), key.words().data(), entry.key.size() * sizeof(uint64_t)) == 0;
 }
 
 void count_hit(ThreadTable& table) {
@@ -167,15 +181,25 @@ void evict(Shard& shard) {
 
 }  // namespace
 
-const CacheEntry* find(const CacheKey& key) {
+const CacheEntry* peek(const CacheKey& key) {
   ThreadTable& table = thread_table();
   forget_old_generation(table);
-  ThreadTable::Slot& slot = table.slots[key.hash() % kThreadSlots];
-  if (C10_LIKELY(slot.hash == key.hash() && slot.entry && matches(*slot.entry, key))) {
-    touch(*slot.entry);
-    count_hit(table);
-    return slot.entry.get();
+  const ThreadTable::Slot& slot = table.slots[key.hash() % kThreadSlots];
+  return C10_LIKELY(slot.hash == key.hash() && slot.entry && matches(*slot.entry, key)) ? slot.entry.get() : nullptr;
+}
+
+void count_hit(const CacheEntry& entry) {
+  touch(entry);
+  count_hit(thread_table());
+}
+
+const CacheEntry* find(const CacheKey& key) {
+  if (const CacheEntry* entry = peek(key)) {
+    count_hit(*entry);
+    return entry;
   }
+  ThreadTable& table = thread_table();
+  ThreadTable::Slot& slot = table.slots[key.hash() % kThreadSlots];
   Shard& shard = shard_of(key.hash());
   {
     std::lock_guard<std::mutex> lock(shard.mutex);
@@ -270,6 +294,10 @@ bool enabled() {
 
 void set_enabled(bool enabled) {
   shared().enabled.store(enabled);
+}
+
+bool answers_alone() {
+  return enabled() && !cross_check();
 }
 
 bool cross_check() {

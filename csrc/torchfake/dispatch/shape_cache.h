@@ -21,9 +21,7 @@ struct OutputRecipe {
   c10::Device device{c10::kCPU};
   c10::DispatchKeySet keys;
   caffe2::TypeMeta dtype;
-  c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;
-  int64_t storage_offset = 0;
+  FakeGeometry geometry;
   size_t nbytes = 0;  // kFresh: of the storage
   uint32_t version = 0;  // kFresh: how often the kernel wrote to it
   c10::IValue constant;  // kConstant: what is no tensor
@@ -90,6 +88,10 @@ namespace shape_cache {
 // The entry for a key, or null. Counts a hit or a miss. The entry lives until this thread calls `find` again.
 const CacheEntry* find(const CacheKey& key);
 
+// The same in this thread's own table alone, and counts nothing: `count_hit` does, once the entry has been used.
+const CacheEntry* peek(const CacheKey& key);
+void count_hit(const CacheEntry& entry);
+
 // Adds an entry, evicting the least recently used where the cache is full.
 void insert(CacheEntryPtr entry);
 
@@ -102,6 +104,8 @@ void set_limits(size_t max_entries, size_t max_bytes);
 bool enabled();
 void set_enabled(bool enabled);
 bool cross_check();
+// Whether a hit is all that a call needs: switched on, and not in cross-check mode.
+bool answers_alone();
 void set_cross_check(bool cross_check);
 
 }  // namespace shape_cache
@@ -137,6 +141,10 @@ class OutcomeRecorder {
 
 // The entry for an error that the call ended in.
 CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
+
+// Makes an output that is a tensor; `tensors` are those of the call. In this order: the outputs, then the changes.
+at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
+void apply_changes(const CacheEntry& entry, c10::ArrayRef<TensorArg> tensors);
 
 // Replaces the arguments on the stack by what the entry says. Throws the entry's error.
 void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode);

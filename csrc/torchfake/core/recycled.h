@@ -1,0 +1,71 @@
+// Memory for objects that are made and dropped with every operator call: fakes and their storages.
+#pragma once
+
+#include <cstddef>
+
+namespace torchfake {
+
+// Note [Recycled memory]
+// malloc and free of a tensor and its storage cost as much as all else that a hit in the shape cache has to do. A class
+// that inherits from Recycled takes its memory from a list of the thread's own, which holds a few blocks of the class
+// that were dropped last. An object may die on another thread than it was made on: its block joins the list there, and
+// what a list cannot hold goes back to the heap. A thread that ends gives its list back.
+// With the address sanitizer the lists stay empty, so that a use after free is still seen.
+namespace recycled {
+
+inline constexpr size_t kMost = 64;  // blocks in a list
+
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kEnabled = false;
+#else
+inline constexpr bool kEnabled = true;
+#endif
+
+struct Block {
+  Block* next;
+};
+
+struct List {
+  Block* first = nullptr;
+  size_t room = 0;  // how many more it may hold; none until the thread has promised to give them back
+};
+
+// Called where a list has no room. Promises to give it back at the end of the thread, unless that has begun. Returns
+// whether there is room now.
+bool make_room(List& list);
+
+}  // namespace recycled
+
+template <typename Class>
+class Recycled {
+ public:
+  // The class must be final: blocks of one size.
+  static void* operator new(size_t size) {
+    recycled::List& list = t_list;
+    if (recycled::Block* block = list.first) {
+      list.first = block->next;
+      ++list.room;
+      return block;
+    }
+    return ::operator new(size);
+  }
+  static void* operator new(size_t /*size*/, void* place) noexcept {
+    return place;
+  }
+  static void operator delete(void* memory) noexcept {
+    recycled::List& list = t_list;
+    if (!recycled::kEnabled || (list.room == 0 && (list.first != nullptr || !recycled::make_room(list)))) {
+      ::operator delete(memory);
+      return;
+    }
+    auto* block = static_cast<recycled::Block*>(memory);
+    block->next = list.first;
+    list.first = block;
+    --list.room;
+  }
+
+ private:
+  __attribute__((tls_model("initial-exec"))) static inline thread_local recycled::List t_list;
+};
+
+}  // namespace torchfake

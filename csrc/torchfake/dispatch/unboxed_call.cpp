@@ -1,0 +1,256 @@
+// Step 3 of 5, before anything is boxed: a call that the cache can answer is answered from the arguments as C++ has them.
+#include <torchfake/dispatch/unboxed_call.h>
+
+#include <c10/core/UndefinedTensorImpl.h>
+
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/shape_cache.h>
+
+namespace torchfake {
+
+UnboxedCall::UnboxedCall(const OpTraits& traits) : traits_(traits) {
+  key_.add_op(traits);
+}
+
+bool UnboxedCall::possible(const OpTraits& traits) {
+  return traits.is_keyed && shape_cache::answers_alone() && !InKernel::active();
+}
+
+void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
+  if (C10_UNLIKELY(tensor == c10::UndefinedTensorImpl::singleton())) {
+    key_.add_undefined();
+    return;
+  }
+  FakeTensorImpl* fake = as_fake(tensor);
+  tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
+  if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry() && !may_have_known_values(*fake))) {
+    mode_ = mode_ == nullptr ? &fake->mode() : mode_;
+    has_source_ |= !facts.is_written;
+    key_.add_plain_fake(traits_, *fake);
+  } else if (fake == nullptr && tensor->is_wrapped_number()) {
+    key_.add_tensor(traits_, tensors_.back());
+  } else {
+    possible_ = false;
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const at::Tensor& tensor) {
+  add_tensor(facts, tensor.unsafeGetTensorImpl());
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const std::optional<at::Tensor>& tensor) {
+  tensor.has_value() ? add_tensor(facts, tensor->unsafeGetTensorImpl()) : key_.add_none();
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::TensorList tensors) {
+  key_.add_list(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    add_tensor(facts, tensor.unsafeGetTensorImpl());
+    possible_ &= tensors_.empty() || tensors_.back().fake != nullptr;  // a number in a list: not keyed
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const at::ITensorListRef& tensors) {
+  key_.add_list(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    add_tensor(facts, tensor.unsafeGetTensorImpl());
+    possible_ &= tensors_.empty() || tensors_.back().fake != nullptr;
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const c10::List<std::optional<at::Tensor>>& tensors) {
+  key_.add_list(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::optional<at::Tensor> tensor = tensors.get(i);  // the list keeps it alive as well
+    if (!tensor.has_value() || !tensor->defined()) {
+      key_.add_undefined();
+      continue;
+    }
+    add_tensor(facts, tensor->unsafeGetTensorImpl());
+    possible_ &= !tensors_.empty() && tensors_.back().fake != nullptr &&
+        !(traits_.is_index && is_mask(*tensors_.back().fake));
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const at::Scalar& value) {
+  if (value.isBoolean()) {
+    key_.add_bool(value.toBool());
+  } else if (value.isSymbolic()) {
+    possible_ = false;
+  } else if (value.isComplex()) {
+    key_.add_complex(value.toComplexDouble());
+  } else if (value.isFloatingPoint()) {
+    add(facts, value.toDouble());
+  } else if (value.isIntegral(/*includeBool=*/false) && value.type() == c10::kLong) {
+    add(facts, value.toLong());
+  } else {
+    possible_ = false;  // unsigned and too large for a box's integer
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::ArrayRef<at::Scalar> values) {
+  key_.add_list(values.size());
+  for (const at::Scalar& value : values) {
+    add(facts, value);
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, bool value) {
+  key_.add_bool(value);
+}
+
+void UnboxedCall::add(const ArgTraits& facts, int64_t value) {
+  facts.scales_only ? key_.add_factor(/*is_int=*/true) : key_.add_int(value);
+}
+
+void UnboxedCall::add(const ArgTraits& facts, double value) {
+  facts.scales_only ? key_.add_factor(/*is_int=*/false) : key_.add_double(value);
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const c10::SymInt& value) {
+  if (C10_UNLIKELY(value.is_heap_allocated())) {
+    possible_ = false;
+    return;
+  }
+  add(facts, value.as_int_unchecked());
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::IntArrayRef values) {
+  key_.add_int_list(values);
+}
+
+void UnboxedCall::add(const ArgTraits& facts, c10::SymIntArrayRef values) {
+  for (const c10::SymInt& value : values) {
+    if (C10_UNLIKELY(value.is_heap_allocated())) {
+      possible_ = false;
+      return;
+    }
+  }
+  // A SymInt that holds a number is that number, bit for bit; PyTorch's own asIntArrayRefUnchecked reads it so.
+  key_.add_int_list(c10::IntArrayRef(reinterpret_cast<const int64_t*>(values.data()), values.size()));
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::OptionalIntArrayRef values) {
+  values.has_value() ? add(facts, *values) : key_.add_none();
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::OptionalSymIntArrayRef values) {
+  values.has_value() ? add(facts, *values) : key_.add_none();
+}
+
+void UnboxedCall::add(const ArgTraits& facts, at::ArrayRef<double> values) {
+  key_.add_list(values.size());
+  for (const double value : values) {
+    add(facts, value);
+  }
+}
+
+void UnboxedCall::add(const ArgTraits& facts, c10::string_view text) {
+  key_.add_string(std::string_view(text.data(), text.size()));
+}
+
+void UnboxedCall::add(const ArgTraits& facts, c10::Device device) {
+  key_.add_device(device);
+}
+
+void UnboxedCall::add(const ArgTraits& facts, const at::Generator& generator) {
+  key_.add_generator();
+}
+
+// Whether the fallback would compute values for this call, none of whose arguments is known. See ValueTracker.
+bool UnboxedCall::values_follow(const CacheEntry& entry) const {
+  const FakeModeOptions& options = (*mode_)->options;
+  switch (traits_.values) {
+    case ValueSource::kInputs:
+    case ValueSource::kNone:
+      return false;
+    case ValueSource::kConstant:
+      return options.known_from_factories && entry.largest_output <= options.known_values;
+    case ValueSource::kOverwrite:
+      return !has_source_ && tensors_.front().impl->numel() <= options.known_values;
+    case ValueSource::kUninitialised:
+      return options.known_from_factories && options.known_values > 0 && entry.largest_output <= kPartialLimit;
+  }
+  return true;
+}
+
+// Whether the cache is all that this mode has to say on the call.
+bool UnboxedCall::mode_agrees() const {
+  if (mode_ == nullptr || !*mode_) {
+    return false;
+  }
+  const FakeModeOptions& options = (*mode_)->options;
+  return options.cache_enabled && !options.recorder && !options.propagate_real_tensors && !exclusive_modes_exist();
+}
+
+const CacheEntry* UnboxedCall::find() {
+  if (mode_ == nullptr && !traits_.takes_tensors) {
+    mode_ = find_current_mode();  // a factory, in the mode
+  }
+  if (C10_UNLIKELY(!possible_ || !mode_agrees())) {
+    return nullptr;
+  }
+  key_.add_aliases(traits_, tensors_);
+  key_.add_settings(**mode_);
+  key_.finish();
+  const CacheEntry* entry = shape_cache::peek(key_);
+  if (entry == nullptr || entry->error != CacheEntry::Error::kNone || values_follow(*entry)) {
+    return nullptr;
+  }
+  shape_cache::count_hit(*entry);
+  return entry;
+}
+
+at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
+  ++next_return_;
+  return make_output(entry.outputs[next_output_++], tensors_, *mode_);
+}
+
+std::vector<at::Tensor> UnboxedCall::next_list(const CacheEntry& entry) {
+  std::vector<at::Tensor> list;
+  const int32_t size = entry.returns[next_return_++];
+  list.reserve(size);
+  for (int32_t i = 0; i < size; ++i) {
+    list.push_back(make_output(entry.outputs[next_output_++], tensors_, *mode_));
+  }
+  return list;
+}
+
+void UnboxedCall::finish(const CacheEntry& entry) {
+  if (!entry.changes.empty()) {
+    apply_changes(entry, tensors_);
+  }
+}
+
+namespace {
+
+// Held for good: the kernels live as long as the library, which is never unloaded.
+std::vector<c10::RegistrationHandleRAII>& registrations() {
+  static auto* registrations = new std::vector<c10::RegistrationHandleRAII>();
+  return *registrations;
+}
+
+void register_unboxed(const UnboxedOperator& op) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  const c10::OperatorName name(op.name, op.overload);
+  const std::optional<c10::OperatorHandle> handle = dispatcher.findSchema(name);
+  if (!handle.has_value()) {
+    return;  // a build of PyTorch that leaves operators out
+  }
+  registrations().push_back(dispatcher.registerImpl(
+      name,
+      c10::DispatchKey::Fake,
+      op.kernel(*handle),
+      std::nullopt,
+      nullptr,
+      "torchfake: " __FILE__));
+}
+
+[[maybe_unused]] const bool g_registered = [] {
+  for_each_unboxed_operator(&register_unboxed);
+  return true;
+}();
+
+}  // namespace
+
+}  // namespace torchfake
