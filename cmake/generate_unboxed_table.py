@@ -39,9 +39,7 @@ def operators() -> list[NativeFunction]:
     packaged = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     parsed = parse_native_yaml(str(packaged / "native_functions.yaml"), str(packaged / "tags.yaml"))
     return [
-        f
-        for f in parsed.native_functions
-        if not f.has_composite_implicit_autograd_kernel and "generated" not in f.tags
+        f for f in parsed.native_functions if not f.has_composite_implicit_autograd_kernel and "generated" not in f.tags
     ]
 
 

@@ -77,8 +77,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnListsAndOptions) {
 
 TEST(UnboxedCall, AgreesWithBoxesOnFactories) {
   FakeMode mode;
-  const auto make = [] { return torch::empty({16, 16}, on(kCuda1)); };
-  twice(make);
+  twice([] { at::empty({16, 16}, c10::kFloat, c10::kStrided, kCuda1, false, std::nullopt); });
   const std::vector<c10::SymInt> sizes{16, 16};
   EXPECT_TRUE(answered_unboxed(
       traits_of("aten::empty", "memory_format"),
@@ -99,6 +98,28 @@ TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), unknown, unknown, at::Scalar(1)));
   twice([&] { unknown.zero_(); });
   EXPECT_EQ(unknown.sum().item<float>(), 0);
+}
+
+TEST(UnboxedCall, AConstantIsTheCallersOwn) {
+  FakeMode mode;
+  for (int i = 0; i < 4; ++i) {
+    at::Tensor x = at::full({2, 3}, 7, c10::kLong, std::nullopt, std::nullopt, std::nullopt);
+    EXPECT_EQ(x.sum().item<int64_t>(), 42);
+    x.select(0, 1).zero_();
+    EXPECT_EQ(x.sum().item<int64_t>(), 21);
+    EXPECT_EQ(torch::full({2, 3}, 8).sum().item<int64_t>(), 48);
+    EXPECT_EQ(torch::arange(5, on(kCuda0)).sum().item<int64_t>(), 10);
+    EXPECT_EQ(torch::zeros_like(x).sum().item<int64_t>(), 0);
+  }
+  const std::vector<c10::SymInt> sizes{2, 3};
+  EXPECT_TRUE(answered_unboxed(
+      traits_of("aten::full"),
+      c10::SymIntArrayRef(sizes),
+      at::Scalar(7),
+      std::optional<at::ScalarType>(c10::kLong),
+      std::optional<at::Layout>(),
+      std::optional<at::Device>(),
+      std::optional<bool>()));
 }
 
 TEST(UnboxedCall, AMaskTakesTheLongWay) {
@@ -126,8 +147,11 @@ TEST(UnboxedCall, AnswersAsTheLongWayDoes) {
     EXPECT_EQ(parts[1].storage_offset(), 3);
     EXPECT_TRUE(parts[1].is_alias_of(x));
     EXPECT_FALSE(parts[0].is_contiguous());
-    EXPECT_TRUE(torch::rand({2, 3, 4, 5}).to(at::MemoryFormat::ChannelsLast).mul(2).is_contiguous(
-        at::MemoryFormat::ChannelsLast));
+    EXPECT_TRUE(
+        torch::rand({2, 3, 4, 5})
+            .to(at::MemoryFormat::ChannelsLast)
+            .mul(2)
+            .is_contiguous(at::MemoryFormat::ChannelsLast));
   }
   EXPECT_EQ(x._version(), 3);
 }

@@ -4,6 +4,7 @@
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
+#include <torchfake/dispatch/constants.h>
 #include <torchfake/dispatch/device_rule.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/meta_call.h>
@@ -215,10 +216,14 @@ void answer(Call& call, const ModePtr& mode) {
   const Bypass bypass =
       shape_cache::enabled() && mode->options.cache_enabled ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
+  CacheEntryPtr hit;  // held where it may be given a constant
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
     if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
       device = entry->device;
+      if (call.traits.values == ValueSource::kConstant) {
+        hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
+      }
       replay(call, *entry, mode);
     } else {
       device = run_and_remember(call, values, ModePtr(mode), key, entry);
@@ -228,6 +233,9 @@ void answer(Call& call, const ModePtr& mode) {
     device = run(call, values, ModePtr(mode));
   }
   values.follow(call, device);
+  if (hit) {
+    remember_constant(call, *hit);
+  }
 }
 
 void record(ModePtr mode, Call& call) {

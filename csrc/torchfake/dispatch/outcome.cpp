@@ -200,43 +200,44 @@ CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error) {
   auto entry = c10::make_intrusive<CacheEntry>();
   entry->key.assign(key.words().begin(), key.words().end());
   entry->hash = key.hash();
-  entry->message = error.what_without_backtrace();
-  using Error = CacheEntry::Error;
+  entry->error = std::make_unique<ErrorOutcome>();
+  ErrorOutcome& outcome = *entry->error;
+  outcome.message = error.what_without_backtrace();
+  using Type = ErrorOutcome::Type;
   if (const auto* typed = dynamic_cast<const FakeTensorError*>(&error)) {
-    entry->error = Error::kTyped;
-    entry->error_kind = typed->kind();
-    entry->error_op = typed->op();
+    outcome.type = Type::kTyped;
+    outcome.kind = typed->kind();
+    outcome.op = typed->op();
   } else if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) {
-    entry->error = Error::kIndex;
+    outcome.type = Type::kIndex;
   } else if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
-    entry->error = Error::kValue;
+    outcome.type = Type::kValue;
   } else if (dynamic_cast<const c10::TypeError*>(&error) != nullptr) {
-    entry->error = Error::kType;
+    outcome.type = Type::kType;
   } else if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
-    entry->error = Error::kNotImplemented;
-  } else {
-    entry->error = Error::kOther;
+    outcome.type = Type::kNotImplemented;
   }
   return entry;
 }
 
 namespace {
 
-[[noreturn]] void throw_again(const CacheEntry& entry) {
-  switch (entry.error) {
-    case CacheEntry::Error::kTyped:
-      throw_error(entry.error_kind, entry.error_op, entry.message);
-    case CacheEntry::Error::kIndex:
-      TORCH_CHECK_INDEX(false, entry.message);
-    case CacheEntry::Error::kValue:
-      TORCH_CHECK_VALUE(false, entry.message);
-    case CacheEntry::Error::kType:
-      TORCH_CHECK_TYPE(false, entry.message);
-    case CacheEntry::Error::kNotImplemented:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, entry.message);
-    default:
-      TORCH_CHECK(false, entry.message);
+[[noreturn]] void throw_again(const ErrorOutcome& error) {
+  switch (error.type) {
+    case ErrorOutcome::Type::kTyped:
+      throw_error(error.kind, error.op, error.message);
+    case ErrorOutcome::Type::kIndex:
+      TORCH_CHECK_INDEX(false, error.message);
+    case ErrorOutcome::Type::kValue:
+      TORCH_CHECK_VALUE(false, error.message);
+    case ErrorOutcome::Type::kType:
+      TORCH_CHECK_TYPE(false, error.message);
+    case ErrorOutcome::Type::kNotImplemented:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, error.message);
+    case ErrorOutcome::Type::kOther:
+      break;
   }
+  TORCH_CHECK(false, error.message);
 }
 
 void apply(const InputChange& change, FakeTensorImpl& tensor) {
@@ -261,12 +262,10 @@ at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tens
     case OutputRecipe::Kind::kUndefined:
       return at::Tensor();
     case OutputRecipe::Kind::kInput:
-      return at::Tensor(
-          c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensors[recipe.input].impl));
+      return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensors[recipe.input].impl));
     case OutputRecipe::Kind::kView: {
       const FakeTensorImpl& base = *tensors[recipe.input].fake;
-      return make_fake(
-          base.unsafe_storage(), recipe.keys, recipe.dtype, recipe.geometry, recipe.device, base.mode());
+      return make_fake(base.unsafe_storage(), recipe.keys, recipe.dtype, recipe.geometry, recipe.device, base.mode());
     }
     default: {
       at::Tensor fresh = make_fake(
@@ -294,8 +293,8 @@ void apply_changes(const CacheEntry& entry, c10::ArrayRef<TensorArg> tensors) {
 }
 
 void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
-  if (C10_UNLIKELY(entry.error != CacheEntry::Error::kNone)) {
-    throw_again(entry);
+  if (C10_UNLIKELY(entry.error != nullptr)) {
+    throw_again(*entry.error);
   }
   if (C10_LIKELY(entry.is_one_tensor)) {
     at::Tensor output = make_output(entry.outputs.front(), call.tensors(), mode);

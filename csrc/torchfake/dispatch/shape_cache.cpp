@@ -3,15 +3,24 @@
 
 #include <array>
 #include <cstring>
+#include <deque>
 #include <list>
 #include <mutex>
-#include <unordered_map>
 
 namespace torchfake {
 
+CacheEntry::~CacheEntry() {
+  if (c10::StorageImpl* bytes = constant.load(std::memory_order_relaxed)) {
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(bytes);
+  }
+}
+
 size_t CacheEntry::bytes() const {
-  return sizeof(CacheEntry) + key.capacity() * sizeof(uint64_t) + outputs.capacity() * sizeof(OutputRecipe) +
-      changes.capacity() * sizeof(InputChange) + message.capacity();
+  const c10::StorageImpl* values = constant.load(std::memory_order_relaxed);
+  return sizeof(CacheEntry) + key.size() * sizeof(uint64_t) + outputs.size() * sizeof(OutputRecipe) +
+      changes.capacity() * sizeof(InputChange) +
+      (error == nullptr ? 0 : sizeof(ErrorOutcome) + error->message.capacity()) +
+      (values == nullptr ? 0 : values->nbytes());
 }
 
 bool OutputRecipe::operator==(const OutputRecipe& other) const {
@@ -31,8 +40,13 @@ bool InputChange::operator==(const InputChange& other) const {
 }
 
 bool CacheEntry::same_outcome(const CacheEntry& other) const {
-  return error == other.error && error_kind == other.error_kind && outputs == other.outputs &&
-      returns == other.returns && changes == other.changes;
+  if ((error == nullptr) != (other.error == nullptr)) {
+    return false;
+  }
+  if (error != nullptr && (error->type != other.error->type || error->kind != other.error->kind)) {
+    return false;
+  }
+  return outputs == other.outputs && returns == other.returns && changes == other.changes;
 }
 
 namespace shape_cache {
@@ -43,10 +57,20 @@ constexpr size_t kShards = 16;
 constexpr size_t kThreadSlots = 4096;
 constexpr size_t kSmallCache = 1024;  // entries; a smaller one stays in one shard, so that its limits are exact
 
+// Entries have numbered places. When each was last used stands in a row of its own, so that choosing what to evict does
+// not touch the entries. Hazard: a thread that still has an entry which was evicted writes to the cell of its old place,
+// and another entry looks younger than it is; cells are never freed, so that is all.
 struct Shard {
   std::mutex mutex;
-  std::unordered_multimap<uint64_t, CacheEntryPtr> entries;
+  ska::flat_hash_map<uint64_t, uint32_t> places;  // by hash: of two keys with one hash, the later one stays
+  std::vector<CacheEntryPtr> entries;  // by place; null where there is none
+  std::vector<uint32_t> free_places;
+  std::deque<std::atomic<uint64_t>> ages;  // by place
   size_t bytes = 0;
+
+  size_t size() const {
+    return places.size();
+  }
 };
 
 struct Shared {
@@ -135,13 +159,14 @@ void forget_old_generation(ThreadTable& table) {
 void touch(const CacheEntry& entry) {
   // Time is counted in misses: between two of them nothing is evicted, and nothing needs to be written.
   const uint64_t now = shared().misses.load(std::memory_order_relaxed);
-  if (entry.last_used.load(std::memory_order_relaxed) != now) {
-    entry.last_used.store(now, std::memory_order_relaxed);
+  if (entry.last_used->load(std::memory_order_relaxed) != now) {
+    entry.last_used->store(now, std::memory_order_relaxed);
   }
 }
 
 bool matches(const CacheEntry& entry, const CacheKey& key) {
-  return entry.key.size() == key.words().size() && std::memcmp(entry.key.data(), key.words().data(), entry.key.size() * sizeof(uint64_t)) == 0;
+  return entry.key.size() == key.words().size() &&
+      std::memcmp(entry.key.data(), key.words().data(), entry.key.size() * sizeof(uint64_t)) == 0;
 }
 
 void count_hit(ThreadTable& table) {
@@ -157,26 +182,46 @@ Shard& shard_of(uint64_t hash) {
   return shared().shards[(hash >> 32) % shards_in_use()];
 }
 
+void drop(Shard& shard, uint32_t place) {
+  shard.bytes -= shard.entries[place]->bytes();
+  shard.places.erase(shard.entries[place]->hash);
+  shard.entries[place].reset();
+  shard.free_places.push_back(place);
+}
+
 // Drops the least recently used quarter of a full shard, at least one entry.
 void evict(Shard& shard) {
   std::vector<uint64_t> ages;
-  ages.reserve(shard.entries.size());
-  for (const auto& [hash, entry] : shard.entries) {
-    ages.push_back(entry->last_used.load(std::memory_order_relaxed));
+  ages.reserve(shard.size());
+  for (size_t place = 0; place < shard.entries.size(); ++place) {
+    if (shard.entries[place]) {
+      ages.push_back(shard.ages[place].load(std::memory_order_relaxed));
+    }
   }
-  size_t to_drop = std::max<size_t>(1, shard.entries.size() / 4);
+  size_t to_drop = std::max<size_t>(1, ages.size() / 4);
   auto oldest = ages.begin() + static_cast<ptrdiff_t>(to_drop - 1);
   std::nth_element(ages.begin(), oldest, ages.end());
   const uint64_t limit = *oldest;
-  for (auto item = shard.entries.begin(); item != shard.entries.end() && to_drop > 0;) {
-    if (item->second->last_used.load(std::memory_order_relaxed) <= limit) {
-      shard.bytes -= item->second->bytes();
-      item = shard.entries.erase(item);
+  for (size_t place = 0; place < shard.entries.size() && to_drop > 0; ++place) {
+    if (shard.entries[place] && shard.ages[place].load(std::memory_order_relaxed) <= limit) {
+      drop(shard, static_cast<uint32_t>(place));
       --to_drop;
-    } else {
-      ++item;
     }
   }
+}
+
+// A place for a new entry.
+uint32_t take_place(Shard& shard) {
+  if (!shard.free_places.empty()) {
+    const uint32_t place = shard.free_places.back();
+    shard.free_places.pop_back();
+    return place;
+  }
+  shard.entries.emplace_back();
+  if (shard.ages.size() < shard.entries.size()) {
+    shard.ages.emplace_back(0);
+  }
+  return static_cast<uint32_t>(shard.entries.size() - 1);
 }
 
 }  // namespace
@@ -203,15 +248,12 @@ const CacheEntry* find(const CacheKey& key) {
   Shard& shard = shard_of(key.hash());
   {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    const auto [first, last] = shard.entries.equal_range(key.hash());
-    for (auto item = first; item != last; ++item) {
-      if (matches(*item->second, key)) {
-        slot.hash = key.hash();
-        slot.entry = item->second;
-        touch(*slot.entry);
-        count_hit(table);
-        return slot.entry.get();
-      }
+    const auto found = shard.places.find(key.hash());
+    if (found != shard.places.end() && matches(*shard.entries[found->second], key)) {
+      slot.hash = key.hash();
+      slot.entry = shard.entries[found->second];
+      count_hit(*slot.entry);
+      return slot.entry.get();
     }
   }
   shared().misses.fetch_add(1, std::memory_order_relaxed);
@@ -224,15 +266,32 @@ void insert(CacheEntryPtr entry) {
   if (max_entries == 0 || entry->bytes() > max_bytes) {
     return;
   }
-  const uint64_t hash = entry->hash;
-  entry->last_used.store(shared().misses.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  Shard& shard = shard_of(hash);
+  Shard& shard = shard_of(entry->hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
-  while (!shard.entries.empty() && (shard.entries.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
+  if (const auto found = shard.places.find(entry->hash); found != shard.places.end()) {
+    drop(shard, found->second);
+  }
+  while (shard.size() > 0 && (shard.size() >= max_entries || shard.bytes + entry->bytes() > max_bytes)) {
     evict(shard);
   }
+  const uint32_t place = take_place(shard);
+  entry->last_used = &shard.ages[place];
+  entry->last_used->store(shared().misses.load(std::memory_order_relaxed), std::memory_order_relaxed);
   shard.bytes += entry->bytes();
-  shard.entries.emplace(hash, std::move(entry));
+  shard.places.emplace(entry->hash, place);
+  shard.entries[place] = std::move(entry);
+}
+
+void set_constant(const CacheEntry& entry, c10::intrusive_ptr<c10::StorageImpl> bytes) {
+  Shard& shard = shard_of(entry.hash);
+  std::lock_guard<std::mutex> lock(shard.mutex);
+  if (entry.constant.load(std::memory_order_relaxed) != nullptr) {
+    return;
+  }
+  const auto found = shard.places.find(entry.hash);
+  const bool is_held = found != shard.places.end() && shard.entries[found->second].get() == &entry;
+  shard.bytes += is_held ? bytes->nbytes() : 0;
+  entry.constant.store(bytes.release(), std::memory_order_release);
 }
 
 void count_bypass(Bypass reason) {
@@ -256,7 +315,7 @@ CacheInfo info() {
   }
   for (Shard& shard : shared().shards) {
     std::lock_guard<std::mutex> lock(shard.mutex);
-    info.size += shard.entries.size();
+    info.size += shard.size();
     info.bytes += shard.bytes;
   }
   info.max_size = shared().max_entries.load();
@@ -267,7 +326,9 @@ CacheInfo info() {
 void clear() {
   for (Shard& shard : shared().shards) {
     std::lock_guard<std::mutex> lock(shard.mutex);
+    shard.places.clear();
     shard.entries.clear();
+    shard.free_places.clear();
     shard.bytes = 0;
   }
   shared().generation.fetch_add(1, std::memory_order_acq_rel);

@@ -41,25 +41,36 @@ struct InputChange {
   bool operator==(const InputChange& other) const;
 };
 
-// The outcome of a call: outputs and changes, or the error it ends in. Never changes once it is in the cache.
+// The error that a call ends in: what to throw again.
+struct ErrorOutcome {
+  enum class Type : uint8_t { kTyped, kIndex, kValue, kType, kNotImplemented, kOther };
+  Type type = Type::kOther;
+  ErrorKind kind = ErrorKind::kDataAccess;  // of kTyped
+  std::string op;
+  std::string message;
+};
+
+// The outcome of a call: outputs and changes, or the error it ends in. But for `constant`, it never changes once it is in
+// the cache. Small ones are one block of memory: a cache that has filled is read from places that no cache of the CPU
+// holds, and every further block is a further wait.
 struct CacheEntry final : c10::intrusive_ptr_target {
-  std::vector<uint64_t> key;
+  c10::SmallVector<uint64_t, 24> key;
   uint64_t hash = 0;
-  std::vector<OutputRecipe> outputs;
+  c10::SmallVector<OutputRecipe, 1> outputs;
   // For each value returned: how many of `outputs` it takes, as a list, or -1 for one that is no list.
   c10::SmallVector<int32_t, 4> returns;
   std::vector<InputChange> changes;
   bool is_one_tensor = false;  // the usual case: one value returned, a tensor
   int64_t largest_output = 0;  // in elements
   c10::Device device{c10::kCPU};
-  // An error: what to throw again.
-  enum class Error : uint8_t { kNone, kTyped, kIndex, kValue, kType, kNotImplemented, kOther };
-  Error error = Error::kNone;
-  ErrorKind error_kind = ErrorKind::kDataAccess;
-  std::string error_op;
-  std::string message;
+  std::unique_ptr<ErrorOutcome> error;  // null for a call that succeeds
 
-  mutable std::atomic<uint64_t> last_used{0};
+  // When it was last used: a cell of the shard's. See Shard.
+  std::atomic<uint64_t>* last_used = nullptr;
+  // The values of the output, where they follow from the key: owned, set once. See Note [Constants].
+  mutable std::atomic<c10::StorageImpl*> constant{nullptr};
+
+  ~CacheEntry() override;
 
   size_t bytes() const;
   bool same_outcome(const CacheEntry& other) const;
@@ -94,6 +105,9 @@ void count_hit(const CacheEntry& entry);
 
 // Adds an entry, evicting the least recently used where the cache is full.
 void insert(CacheEntryPtr entry);
+
+// Gives an entry the values of its output, a CPU storage that nobody else writes to. The first one stays.
+void set_constant(const CacheEntry& entry, c10::intrusive_ptr<c10::StorageImpl> bytes);
 
 void count_bypass(Bypass reason);
 

@@ -3,6 +3,7 @@
 
 #include <c10/core/UndefinedTensorImpl.h>
 
+#include <torchfake/dispatch/constants.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/shape_cache.h>
 
@@ -24,7 +25,11 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   FakeTensorImpl* fake = as_fake(tensor);
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
   if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry() && !may_have_known_values(*fake))) {
-    mode_ = mode_ == nullptr ? &fake->mode() : mode_;
+    if (mode_ == nullptr) {
+      mode_ = &fake->mode();
+    } else {
+      one_mode_ &= mode_->get() == fake->mode().get();
+    }
     has_source_ |= !facts.is_written;
     key_.add_plain_fake(traits_, *fake);
   } else if (fake == nullptr && tensor->is_wrapped_number()) {
@@ -67,8 +72,8 @@ void UnboxedCall::add(const ArgTraits& facts, const c10::List<std::optional<at::
       continue;
     }
     add_tensor(facts, tensor->unsafeGetTensorImpl());
-    possible_ &= !tensors_.empty() && tensors_.back().fake != nullptr &&
-        !(traits_.is_index && is_mask(*tensors_.back().fake));
+    possible_ &=
+        !tensors_.empty() && tensors_.back().fake != nullptr && !(traits_.is_index && is_mask(*tensors_.back().fake));
   }
 }
 
@@ -180,7 +185,14 @@ bool UnboxedCall::mode_agrees() const {
     return false;
   }
   const FakeModeOptions& options = (*mode_)->options;
-  return options.cache_enabled && !options.recorder && !options.propagate_real_tensors && !exclusive_modes_exist();
+  if (!options.cache_enabled || options.recorder || options.propagate_real_tensors) {
+    return false;
+  }
+  if (C10_UNLIKELY(exclusive_modes_exist())) {
+    const ModePtr* current = find_current_mode();
+    return one_mode_ && (current == nullptr || !*current || current->get() == mode_->get());
+  }
+  return true;
 }
 
 const CacheEntry* UnboxedCall::find() {
@@ -194,8 +206,14 @@ const CacheEntry* UnboxedCall::find() {
   key_.add_settings(**mode_);
   key_.finish();
   const CacheEntry* entry = shape_cache::peek(key_);
-  if (entry == nullptr || entry->error != CacheEntry::Error::kNone || values_follow(*entry)) {
+  if (entry == nullptr || entry->error != nullptr) {
     return nullptr;
+  }
+  if (C10_UNLIKELY(values_follow(*entry))) {
+    if (!has_constant(*entry)) {
+      return nullptr;
+    }
+    gives_constant_ = true;
   }
   shape_cache::count_hit(*entry);
   return entry;
@@ -203,7 +221,11 @@ const CacheEntry* UnboxedCall::find() {
 
 at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
   ++next_return_;
-  return make_output(entry.outputs[next_output_++], tensors_, *mode_);
+  at::Tensor output = make_output(entry.outputs[next_output_++], tensors_, *mode_);
+  if (C10_UNLIKELY(gives_constant_)) {
+    give_constant(output, entry);
+  }
+  return output;
 }
 
 std::vector<at::Tensor> UnboxedCall::next_list(const CacheEntry& entry) {
@@ -238,12 +260,7 @@ void register_unboxed(const UnboxedOperator& op) {
     return;  // a build of PyTorch that leaves operators out
   }
   registrations().push_back(dispatcher.registerImpl(
-      name,
-      c10::DispatchKey::Fake,
-      op.kernel(*handle),
-      std::nullopt,
-      nullptr,
-      "torchfake: " __FILE__));
+      name, c10::DispatchKey::Fake, op.kernel(*handle), std::nullopt, nullptr, "torchfake: " __FILE__));
 }
 
 [[maybe_unused]] const bool g_registered = [] {

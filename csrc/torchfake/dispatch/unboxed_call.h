@@ -24,8 +24,8 @@ struct CacheEntry;  // not its header: the tables that include this one take a m
 // outputs. In every other case it boxes the arguments and calls the fallback, which does everything from the start:
 //
 //   the cache is off or cross-checked, a kernel is running, a recorder listens, an argument's values are known (or the
-//   outputs' will be), a real tensor is among the arguments, there are modes that refuse each other's fakes, the entry
-//   is an error, the thread has not seen the key
+//   outputs' will be), a real tensor is among the arguments, fakes of two modes meet where modes refuse each other's,
+//   the entry is an error, the thread has not seen the key
 //
 // Nothing is decided here that the fallback would decide otherwise, and nothing is changed before it is decided.
 //
@@ -94,7 +94,9 @@ class UnboxedCall {
   const OpTraits& traits_;
   const ModePtr* mode_ = nullptr;
   bool possible_ = true;
+  bool one_mode_ = true;  // of all fakes
   bool has_source_ = false;  // a fake that is not written to
+  bool gives_constant_ = false;  // the output gets values: see Note [Constants]
   size_t next_output_ = 0;
   size_t next_return_ = 0;
   c10::SmallVector<TensorArg, 8> tensors_;
@@ -233,7 +235,11 @@ void for_each_unboxed_operator(void (*visit)(const UnboxedOperator&));
 // A call that arrives in boxes keeps them.
 template <typename Signature>
 struct c10::impl::make_boxed_from_unboxed_functor<torchfake::UnboxedKernel<Signature>, false> final {
-  static void call(OperatorKernel* /*kernel*/, const OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
+  static void call(
+      OperatorKernel* /*kernel*/,
+      const OperatorHandle& op,
+      DispatchKeySet keys,
+      torch::jit::Stack* stack) {
     torchfake::boxed_fallback().callBoxed(op, keys, stack);
   }
 };
