@@ -20,6 +20,11 @@ bool answered_unboxed(const OpTraits& traits, const Args&... args) {
   if (!UnboxedCall::possible(traits)) {
     return false;
   }
+  // Where the kernel is called, autograd's keys are behind it: part of the key.
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
+  if (traits.takes_tensors) {
+    below_autograd.emplace();
+  }
   UnboxedCall call(traits);
   const ArgTraits* facts = traits.args.begin();
   (call.add(*facts++, args), ...);

@@ -5,10 +5,16 @@
 
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
+#include <torchfake/core/recycled.h>
 
 namespace torchfake {
 
 namespace {
+
+// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from and in nothing else.
+struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
+  using StorageImpl::StorageImpl;
+};
 
 void refuse_data(c10::StorageImpl* /*storage*/) {
   at_the_boundary([] {

@@ -6,8 +6,6 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/SmallVector.h>
 
-#include <torchfake/core/recycled.h>
-
 #include <memory>
 
 namespace torchfake {
@@ -51,11 +49,6 @@ struct StorageContext {
   c10::intrusive_ptr<c10::StorageImpl> retired;
 
   ~StorageContext();
-};
-
-// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from and in nothing else.
-struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
-  using StorageImpl::StorageImpl;
 };
 
 // A new storage of a fake on `device`.

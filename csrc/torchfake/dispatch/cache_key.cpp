@@ -75,8 +75,14 @@ void CacheKey::add_tensor(const OpTraits& traits, const TensorArg& arg) {
   if (arg.fake != nullptr && arg.fake->has_plain_geometry()) {
     return add_plain_fake(traits, *arg.fake);
   }
+  const c10::TensorImpl& tensor = *arg.impl;
   const c10::Device device = arg.fake != nullptr ? arg.fake->claimed_device() : c10::Device(c10::kCPU);
-  add_tensor(traits, *arg.impl, arg.fake != nullptr, device, arg.impl->sizes(), arg.impl->strides().data());
+  uint64_t* words =
+      add_tensor(traits.reads_storage, tensor, arg.fake != nullptr, device, tensor.sizes(), tensor.strides().data());
+  if (traits.reads_storage) {
+    words[0] = static_cast<uint64_t>(tensor.storage_offset());
+    words[1] = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
+  }
 }
 
 void CacheKey::add_undefined() {
@@ -252,7 +258,7 @@ bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
 }
 
 void CacheKey::add_settings(const ModeState& mode) {
-  const at::Context& context = at::globalContext();
+  static const at::Context& context = at::globalContext();
   add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) |
       static_cast<uint64_t>(c10::InferenceMode::is_enabled()) << 8 |
       static_cast<uint64_t>(context.deterministicAlgorithms()) << 9 |
@@ -270,6 +276,12 @@ void CacheKey::add_settings(const ModeState& mode) {
 void CacheKey::finish() {
   uint64_t hash = next_ - begin_;
   const uint64_t* word = begin_;
+  uint64_t other = 0;  // two chains, so that one multiplication need not wait for the other
+  for (; next_ - word >= 4; word += 4) {
+    hash = mix(hash, word[0], word[1]);
+    other = mix(other, word[2], word[3]);
+  }
+  hash = mix(hash, other, 0);
   for (; next_ - word >= 2; word += 2) {
     hash = mix(hash, word[0], word[1]);
   }

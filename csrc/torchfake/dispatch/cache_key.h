@@ -106,8 +106,8 @@ class CacheKey {
     return room;
   }
   void grow(size_t words);
-  void add_tensor(
-      const OpTraits& traits,
+  uint64_t* add_tensor(
+      bool with_storage,
       const c10::TensorImpl& tensor,
       bool is_fake,
       c10::Device device,
@@ -124,15 +124,16 @@ class CacheKey {
   uint64_t hash_ = 0;
 };
 
-inline void CacheKey::add_tensor(
-    const OpTraits& traits,
+// Returns room for two words on the storage, where they are wanted.
+inline uint64_t* CacheKey::add_tensor(
+    bool with_storage,
     const c10::TensorImpl& tensor,
     bool is_fake,
     c10::Device device,
     c10::IntArrayRef sizes,
     const int64_t* strides) {
   const size_t dims = sizes.size();
-  uint64_t* words = add_room(2 + 2 * dims + (traits.reads_storage ? 2 : 0));
+  uint64_t* words = add_room(2 + 2 * dims + (with_storage ? 2 : 0));
   words[0] = kTensorMark ^ dims << 8 ^ static_cast<uint64_t>(c10::typeMetaToScalarType(tensor.dtype())) << 16 ^
       static_cast<uint64_t>(tensor.is_wrapped_number()) << 24 ^ static_cast<uint64_t>(is_fake) << 25 ^
       pack(device) << 32;
@@ -142,15 +143,18 @@ inline void CacheKey::add_tensor(
     words[0] = static_cast<uint64_t>(sizes[i]);
     words[1] = static_cast<uint64_t>(strides[i]);
   }
-  if (traits.reads_storage) {
-    words[0] = static_cast<uint64_t>(tensor.storage_offset());
-    words[1] = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
-  }
+  return words;
 }
 
 inline void CacheKey::add_plain_fake(const OpTraits& traits, const FakeTensorImpl& fake) {
   const c10::impl::SizesAndStrides& geometry = fake.plain_sizes_and_strides();
-  add_tensor(traits, fake, true, fake.claimed_device(), geometry.sizes_arrayref(), geometry.strides_data());
+  uint64_t* words = add_tensor(
+      traits.reads_storage, fake, true, fake.claimed_device(), geometry.sizes_arrayref(), geometry.strides_data());
+  if (traits.reads_storage) {
+    const c10::StorageImpl* storage = fake.storage_impl();
+    words[0] = static_cast<uint64_t>(fake.storage_offset());
+    words[1] = storage == nullptr ? 0 : storage->nbytes();
+  }
 }
 
 // Whether an index is a mask, whose values decide on the shape of the result.

@@ -9,7 +9,13 @@
 
 namespace torchfake {
 
-UnboxedCall::UnboxedCall(const OpTraits& traits) : traits_(traits) {
+// A view has the values of its base with no work, and what is made from nothing has its own. Only who reads or writes
+// values has to know of them.
+UnboxedCall::UnboxedCall(const OpTraits& traits)
+    : traits_(traits),
+      minds_values_(
+          traits.mutates ||
+          (!traits.is_view && (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite))) {
   key_.add_op(traits);
 }
 
@@ -24,7 +30,7 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   }
   FakeTensorImpl* fake = as_fake(tensor);
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
-  if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry() && !may_have_known_values(*fake))) {
+  if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry() && !(minds_values_ && may_have_known_values(*fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {

@@ -92,6 +92,7 @@ class UnboxedCall {
   bool values_follow(const CacheEntry& entry) const;
 
   const OpTraits& traits_;
+  const bool minds_values_;  // whether known values of its arguments matter to it
   const ModePtr* mode_ = nullptr;
   bool possible_ = true;
   bool one_mode_ = true;  // of all fakes
