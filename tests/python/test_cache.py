@@ -511,20 +511,21 @@ def test_kernels_agree_with_the_cache_on_a_mix_of_operators(device: str) -> None
 
 
 def test_the_cross_check_finds_an_entry_that_is_wrong() -> None:
-    # The entry is made wrong from behind: by another kernel for an operator that the cache knows already.
+    # The entry is made wrong from behind: by another kernel for an operator that the cache knows already, one of those
+    # that Python's kernel answers for.
     library = torch.library.Library("aten", "IMPL")
     with fake_mode():
-        x = torch.rand(3, 3)
-        assert F.pdist(x).shape == (3,)
+        x = torch.ones(32, 32, dtype=torch.int8)
+        assert torch._int_mm(x, x).shape == (32, 32)
         try:
-            library.impl("_pdist_forward", lambda *_: torch.empty(5, device="meta"), "Meta", allow_override=True)
-            assert F.pdist(x).shape == (3,), "not a hit"
-            with cross_check_cache(), pytest.raises(MetadataMismatchError, match="aten::_pdist_forward"):
-                F.pdist(x)
+            library.impl("_int_mm", lambda *_: torch.empty(5, device="meta"), "Meta", allow_override=True)
+            assert torch._int_mm(x, x).shape == (32, 32), "not a hit"
+            with cross_check_cache(), pytest.raises(MetadataMismatchError, match="aten::_int_mm"):
+                torch._int_mm(x, x)
         finally:
             library._destroy()
         with cross_check_cache():
-            F.pdist(x)
+            torch._int_mm(x, x)
 
 
 def test_versions_are_those_of_the_way_an_operator_was_called() -> None:

@@ -13,7 +13,7 @@
 namespace torchfake {
 
 struct NativeKernel {
-  const char* name;  // "aten::add.Tensor"
+  std::string name;  // "aten::add.Tensor"
   c10::KernelFunction kernel;
 };
 

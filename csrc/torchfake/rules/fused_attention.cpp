@@ -1,17 +1,19 @@
-// The fused attention kernels of GPUs: results lie in memory as [batch, length, heads, size].
-#include <ATen/EmptyTensor.h>
+// The fused attention kernels: results lie in memory as [batch, length, heads, size].
+#include <ATen/OpMathType.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
+
+#include <numeric>
 
 namespace torchfake {
 
 namespace {
 
-using OptTensor = std::optional<at::Tensor>;
-
-at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
-  return at::detail::empty_meta(sizes, dtype);
-}
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 // [batch, heads, length, size], with heads inside length.
 at::Tensor heads_inside(int64_t batch, int64_t heads, int64_t length, int64_t size, c10::ScalarType dtype) {
@@ -81,13 +83,181 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient(
       empty({}, c10::kLong)};
 }
 
+int64_t rounded_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// The gradient of a bias is a part of a tensor whose rows are aligned.
+at::Tensor bias_gradient(const at::Tensor& bias) {
+  std::vector<int64_t> sizes = bias.sizes().vec();
+  const int64_t last = sizes.back();
+  sizes.back() = rounded_up(last, 16);
+  return empty(sizes, bias.scalar_type()).narrow(-1, 0, last);
+}
+
+FourTensors efficient_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& attn_bias,
+    const at::Tensor& /*out*/,
+    const at::Tensor& /*logsumexp*/,
+    const at::Tensor& /*philox_seed*/,
+    const at::Tensor& /*philox_offset*/,
+    double /*dropout_p*/,
+    std::array<bool, 4> grad_input_mask) {
+  return {
+      gradient_of(query),
+      gradient_of(key),
+      gradient_of(value),
+      attn_bias.defined() && grad_input_mask[3] ? bias_gradient(attn_bias) : at::Tensor()};
+}
+
+// In the order of the query's strides.
+at::Tensor laid_out_like(const at::Tensor& query, c10::IntArrayRef sizes) {
+  if (query.sizes() == sizes) {
+    return strided_like(query);
+  }
+  std::vector<int64_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return query.stride(a) > query.stride(b); });
+  std::vector<int64_t> ordered, places(sizes.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    ordered.push_back(sizes[order[i]]);
+    places[order[i]] = static_cast<int64_t>(i);
+  }
+  return empty(ordered, query.scalar_type()).permute(places);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
+cudnn(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const int64_t length = query.size(2);
+  return {
+      laid_out_like(query, {query.size(0), query.size(1), length, value.size(3)}),
+      empty({query.size(0), query.size(1), length, 1}, c10::kFloat),
+      at::Tensor(),
+      at::Tensor(),
+      length,
+      key.size(2),
+      empty({}, c10::kLong),
+      empty({}, c10::kLong),
+      at::Tensor()};
+}
+
+ThreeTensors strided_gradients(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value) {
+  return {strided_like(query), strided_like(key), strided_like(value)};
+}
+
+// The kernels below take [batch, length, heads, size], or all sequences in one, [total, heads, size].
+FiveTensors flash_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& cum_seq_q) {
+  for (const at::Tensor* tensor : {&query, &key, &value}) {
+    TORCH_CHECK(tensor->stride(-1) == 1, "Input tensor must have contiguous last dimension");
+  }
+  const at::Tensor logsumexp = cum_seq_q ? empty({query.size(-2), query.size(0)}, c10::kFloat)
+                                         : empty({query.size(0), query.size(-2), query.size(1)}, c10::kFloat);
+  return {
+      strided_like(query),
+      logsumexp,
+      empty({2}, c10::kUInt64),
+      empty({}, c10::kUInt64),
+      empty({0}, query.scalar_type())};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt> efficient_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& /*bias*/,
+    const OptTensor& cu_seqlens_q,
+    const OptTensor& /*cu_seqlens_k*/,
+    std::optional<int64_t> max_seqlen_q,
+    std::optional<int64_t> max_seqlen_k,
+    double /*dropout_p*/,
+    int64_t /*custom_mask_type*/,
+    bool compute_log_sumexp) {
+  TORCH_CHECK(!cu_seqlens_q || max_seqlen_q, "max_seqlen_q is needed where cu_seqlens_q is given");
+  const int64_t length = cu_seqlens_q ? *max_seqlen_q : query.size(1);
+  const int64_t batch = cu_seqlens_q ? cu_seqlens_q->size(0) - 1 : query.size(0);
+  return {
+      empty({query.size(0), query.size(1), query.size(2), value.size(3)}, query.scalar_type()),
+      empty({batch, query.size(2), compute_log_sumexp ? rounded_up(length, 32) : 0}, c10::kFloat),
+      empty({}, c10::kLong),
+      empty({}, c10::kLong),
+      length,
+      max_seqlen_k.value_or(key.size(1))};
+}
+
+FourTensors efficient_attention_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& bias,
+    const at::Tensor& /*out*/,
+    const OptTensor& /*cu_seqlens_q*/,
+    const OptTensor& /*cu_seqlens_k*/,
+    int64_t /*max_seqlen_q*/,
+    int64_t /*max_seqlen_k*/,
+    const at::Tensor& /*logsumexp*/,
+    double /*dropout_p*/,
+    const at::Tensor& /*philox_seed*/,
+    const at::Tensor& /*philox_offset*/,
+    int64_t /*custom_mask_type*/,
+    bool bias_requires_grad,
+    std::optional<double> /*scale*/,
+    std::optional<int64_t> /*num_splits_key*/,
+    std::optional<int64_t> /*window_size*/,
+    bool shared_storage_dqdkdv) {
+  const at::Tensor grad_bias = bias_requires_grad && bias ? bias_gradient(*bias) : at::Tensor();
+  if (!shared_storage_dqdkdv) {
+    return {contiguous_like(query), contiguous_like(key), contiguous_like(value), grad_bias};
+  }
+  TORCH_CHECK(query.size(1) == key.size(1), "Seqlen must match for `shared_storage_dqdkdv`");
+  TORCH_CHECK(query.size(3) == value.size(3), "embedding dim must match for `shared_storage_dqdkdv`");
+  const at::Tensor all = empty({query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query.scalar_type());
+  return {all.select(2, 0), all.select(2, 1), all.select(2, 2), grad_bias};
+}
+
+TwoTensors flash_for_cpu(const at::Tensor& query, const at::Tensor& /*key*/, const at::Tensor& /*value*/) {
+  return {
+      strided_like(query),
+      empty({query.size(0), query.size(2), query.size(1)}, at::toOpMathType(query.scalar_type())).transpose(1, 2)};
+}
+
+ThreeTensors flash_for_cpu_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value) {
+  return {gradient_of(query), gradient_of(key), gradient_of(value)};
+}
+
 }  // namespace
 
 KernelList attention_kernels() {
+  namespace ops = at::_ops;
   return {
       native_kernel<decltype(flash), &flash>("aten::_scaled_dot_product_flash_attention"),
       native_kernel<decltype(flash_backward), &flash_backward>("aten::_scaled_dot_product_flash_attention_backward"),
       native_kernel<decltype(efficient), &efficient>("aten::_scaled_dot_product_efficient_attention"),
+      kernel<ops::_scaled_dot_product_efficient_attention_backward, &efficient_backward>(),
+      kernel<ops::_scaled_dot_product_cudnn_attention, &cudnn>(),
+      kernel<ops::_scaled_dot_product_cudnn_attention_backward, &strided_gradients>(),
+      kernel<ops::_flash_attention_forward, &flash_forward>(),
+      kernel<ops::_flash_attention_backward, &strided_gradients>(),
+      kernel<ops::_efficient_attention_forward, &efficient_forward>(),
+      kernel<ops::_efficient_attention_backward, &efficient_attention_backward>(),
+      kernel<ops::_scaled_dot_product_flash_attention_for_cpu, &flash_for_cpu>(),
+      kernel<ops::_scaled_dot_product_flash_attention_for_cpu_backward, &flash_for_cpu_backward>(),
   };
 }
 

@@ -37,5 +37,16 @@ KernelList attention_kernels();
 KernelList factory_kernels();
 KernelList fourier_kernels();
 KernelList vision_kernels();
+KernelList activation_kernels();
+KernelList distribution_kernels();
+KernelList distance_kernels();
+KernelList embedding_kernels();
+KernelList linalg_kernels();
+KernelList loss_kernels();
+KernelList optimizer_kernels();
+KernelList padding_kernels();
+KernelList pooling_kernels();
+KernelList searching_kernels();
+KernelList selection_kernels();
 
 }  // namespace torchfake

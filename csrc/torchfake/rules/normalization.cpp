@@ -1,31 +1,19 @@
 // Layer and batch normalisation: the saved statistics differ between the CPU and the GPUs.
 #include <ATen/AccumulateType.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
 
 namespace torchfake {
 
 namespace {
 
-using OptTensor = std::optional<at::Tensor>;
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::Tensor value(const OptTensor& tensor) {
-  return tensor ? *tensor : at::Tensor();
-}
-
-at::Tensor empty(c10::IntArrayRef sizes, c10::ScalarType dtype) {
-  return at::detail::empty_meta(sizes, dtype);
-}
-
-at::Tensor contiguous_like(const at::Tensor& tensor) {
-  return empty(tensor.sizes(), tensor.scalar_type());
-}
 
 // The dtype of saved statistics: a GPU keeps them in the type it accumulates in; the CPU in that of the parameters,
 // which may be float for inputs of lower precision.
@@ -173,10 +161,134 @@ ThreeTensors native_batch_norm_backward(
       per_channel(output_mask[2])};
 }
 
+ThreeTensors batch_norm_backward(
+    const at::Tensor& grad_out,
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    const OptTensor& save_mean,
+    const OptTensor& save_var,
+    bool update,
+    double eps,
+    std::array<bool, 3> output_mask) {
+  return native_batch_norm_backward(
+      grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const OptTensor& /*bias*/,
+    const OptTensor& /*running_mean*/,
+    const OptTensor& /*running_var*/,
+    bool training) {
+  const int64_t saved = training ? weight.numel() : 0;
+  return {
+      formatted_like(input),
+      empty({saved}, weight.scalar_type()),
+      empty({saved}, weight.scalar_type()),
+      empty({0}, c10::kByte)};
+}
+
+ThreeTensors cudnn_batch_norm_backward(
+    const at::Tensor& input,
+    const at::Tensor& /*grad_output*/,
+    const at::Tensor& weight) {
+  return {formatted_like(input), contiguous_like(weight), contiguous_like(weight)};
+}
+
+// Batch normalisation over several GPUs, step by step.
+at::Tensor per_channel(const at::Tensor& input) {
+  return empty({input.size(1)}, at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true));
+}
+
+TwoTensors batch_norm_stats(const at::Tensor& input) {
+  return {per_channel(input), per_channel(input)};
+}
+
+at::Tensor batch_norm_elemt(const at::Tensor& input) {
+  return formatted_like(input);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_backward_reduce(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& input,
+    const at::Tensor& mean,
+    const at::Tensor& /*invstd*/,
+    const OptTensor& weight,
+    bool input_g,
+    bool weight_g,
+    bool bias_g) {
+  const c10::ScalarType dtype = weight ? weight->scalar_type() : mean.scalar_type();
+  return {
+      input_g ? contiguous_like(mean) : at::Tensor(),
+      input_g ? contiguous_like(mean) : at::Tensor(),
+      weight_g ? empty({input.size(1)}, dtype) : at::Tensor(),
+      bias_g ? empty({input.size(1)}, dtype) : at::Tensor()};
+}
+
+at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad_out*/, const at::Tensor& input) {
+  return formatted_like(input);
+}
+
+ThreeTensors native_group_norm_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& input,
+    const at::Tensor& /*mean*/,
+    const at::Tensor& /*rstd*/,
+    const OptTensor& weight,
+    int64_t /*batch*/,
+    int64_t channels,
+    int64_t /*pixels*/,
+    int64_t group,
+    std::array<bool, 3> output_mask) {
+  TORCH_CHECK(
+      channels % group == 0,
+      "Expected number of channels ",
+      channels,
+      " to be evenly-divisible by number of groups ",
+      group);
+  const auto parameter = [&](bool wanted) { return wanted && weight ? contiguous_like(*weight) : at::Tensor(); };
+  return {
+      output_mask[0] ? (claimed_device().is_cpu() ? formatted_like(input) : contiguous_like(input)) : at::Tensor(),
+      parameter(output_mask[1]),
+      parameter(output_mask[2])};
+}
+
+TwoTensors fused_rms_norm_backward(
+    const at::Tensor& /*grad_out*/,
+    const at::Tensor& input,
+    c10::IntArrayRef /*normalized_shape*/,
+    const at::Tensor& /*rstd*/,
+    const OptTensor& weight,
+    std::array<bool, 2> output_mask) {
+  return {
+      output_mask[0] ? contiguous_like(input) : at::Tensor(),
+      output_mask[1] && weight ? contiguous_like(*weight) : at::Tensor()};
+}
+
 }  // namespace
 
 KernelList normalization_kernels() {
+  namespace ops = at::_ops;
   return {
+      out_form<ops::native_batch_norm_out, ops::native_batch_norm>(),
+      out_form<ops::_native_batch_norm_legit_out, ops::_native_batch_norm_legit>(),
+      out_form<ops::_native_batch_norm_legit_no_stats_out, ops::_native_batch_norm_legit_no_stats>(),
+      out_form<ops::_batch_norm_with_update_out, ops::_batch_norm_with_update>(),
+      kernel<ops::batch_norm_backward, &batch_norm_backward>(),
+      kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>(),
+      kernel<ops::cudnn_batch_norm_backward, &cudnn_batch_norm_backward>(),
+      kernel<ops::batch_norm_stats, &batch_norm_stats>(),
+      kernel<ops::batch_norm_update_stats, &batch_norm_stats>(),
+      kernel<ops::batch_norm_gather_stats, &batch_norm_stats>(),
+      kernel<ops::batch_norm_gather_stats_with_counts, &batch_norm_stats>(),
+      kernel<ops::batch_norm_elemt, &batch_norm_elemt>(),
+      kernel<ops::batch_norm_backward_reduce, &batch_norm_backward_reduce>(),
+      kernel<ops::batch_norm_backward_elemt, &batch_norm_backward_elemt>(),
+      kernel<ops::native_group_norm_backward, &native_group_norm_backward>(),
+      kernel<ops::_fused_rms_norm_backward, &fused_rms_norm_backward>(),
       native_kernel<decltype(native_layer_norm), &native_layer_norm>("aten::native_layer_norm"),
       native_kernel<decltype(native_layer_norm_backward), &native_layer_norm_backward>(
           "aten::native_layer_norm_backward"),

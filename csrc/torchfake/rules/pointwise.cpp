@@ -1,7 +1,9 @@
 // Pointwise operators without a structured kernel: TensorIterator decides the layout, as it does for real.
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
 
 #include <torchfake/rules/kernels.h>
@@ -40,6 +42,9 @@ at::Tensor& abs_(at::Tensor& self) {
 
 at::Tensor angle(const at::Tensor& self) {
   const c10::ScalarType dtype = self.scalar_type();
+  if (self.is_complex()) {
+    return at::detail::empty_meta(self.sizes(), real_dtype(dtype));  // copied out of a complex result
+  }
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
   return result_of({self}, integral ? c10::get_default_dtype_as_scalartype() : real_dtype(dtype));
 }
@@ -92,7 +97,11 @@ at::Tensor complex_of(const at::Tensor& first, const at::Tensor& second) {
   return result_of({first, second}, c10::toComplexType(dtype));
 }
 
-at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double /*scale*/) {
+// The CPU multiplies, and promotes.
+at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double scale) {
+  if (claimed_device().is_cpu()) {
+    return at::mul(at::mul(grad_output, mask), scale);
+  }
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type ", mask.scalar_type());
   return result_of({grad_output, mask}, grad_output.scalar_type());
 }

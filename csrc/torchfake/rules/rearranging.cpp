@@ -73,6 +73,18 @@ at::Tensor masked_scatter_backward(const at::Tensor& grad_output, const at::Tens
   return at::detail::empty_meta(sizes, grad_output.scalar_type());
 }
 
+at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats) {
+  TORCH_CHECK(
+      static_cast<int64_t>(repeats.size()) >= self.dim(),
+      "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+  std::vector<int64_t> sizes = repeats.vec();
+  const size_t added = sizes.size() - static_cast<size_t>(self.dim());
+  for (size_t i = added; i < sizes.size(); ++i) {
+    sizes[i] *= self.size(static_cast<int64_t>(i - added));
+  }
+  return at::detail::empty_meta(sizes, self.scalar_type());
+}
+
 at::Tensor view_copy(const at::Tensor& self, at::IntArrayRef size) {
   return at::detail::empty_meta(at::infer_size(size, self.numel()), self.scalar_type());
 }
@@ -83,6 +95,7 @@ KernelList rearranging_kernels() {
   return {
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
+      native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &repeat>("aten::repeat"),
       native_kernel<decltype(index_select), &index_select>("aten::index_select"),
       native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),

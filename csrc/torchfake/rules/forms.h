@@ -1,0 +1,75 @@
+// Kernels from functions, and the in-place and out= forms of an operator from its plain form.
+#pragma once
+
+#include <ATen/Operators.h>
+
+#include <torchfake/rules/kernels.h>
+
+#include <tuple>
+#include <utility>
+
+namespace torchfake {
+
+// "aten::histc.out" of at::_ops::histc_out.
+template <typename Op>
+std::string name_of() {
+  const std::string overload = Op::overload_name;
+  return overload.empty() ? Op::name : Op::name + ("." + overload);
+}
+
+template <typename Function>
+struct Arity;
+
+template <typename Return, typename... Args>
+struct Arity<Return (*)(Args...)> {
+  static constexpr size_t value = sizeof...(Args);
+};
+
+// Calls a function with as many of the operator's arguments as it takes: what comes after them does not matter to it.
+template <typename Signature, auto kFunction>
+struct LeadingArguments;
+
+template <typename Return, typename... Args, auto kFunction>
+struct LeadingArguments<Return(Args...), kFunction> {
+  static Return call(Args... args) {
+    return apply(std::forward_as_tuple(args...), std::make_index_sequence<Arity<decltype(kFunction)>::value>());
+  }
+
+ private:
+  template <typename Tuple, size_t... kIndices>
+  static Return apply(Tuple args, std::index_sequence<kIndices...> /*taken*/) {
+    return kFunction(std::get<kIndices>(args)...);
+  }
+};
+
+// The kernel of an operator: kernel<at::_ops::histc, &histc>(). The function has the operator's leading arguments, with
+// plain integers for symbolic ones; the compiler checks that.
+template <typename Op, auto kFunction>
+NativeKernel kernel() {
+  using Signature = typename c10::fn_remove_symint<typename Op::schema>::type;
+  return native_kernel<Signature, &LeadingArguments<Signature, kFunction>::call>(name_of<Op>().c_str());
+}
+
+// What an out= argument may be: any dtype that the result can be cast to, or the very same.
+enum class OutDtype : uint8_t { kCastable, kSame };
+
+// Gives `out` the sizes of `result`, and its strides where it had other sizes before. Throws where the dtypes do not fit
+// and where `out` overlaps itself.
+void write_out(const at::Tensor& out, const at::Tensor& result, OutDtype dtype);
+
+NativeKernel out_form(std::string name, c10::OperatorName plain, OutDtype dtype);
+NativeKernel in_place_form(std::string name, c10::OperatorName plain);
+
+// The out= form of `Op`, whose own kernel must not be written in terms of it.
+template <typename OutOp, typename Op>
+NativeKernel out_form(OutDtype dtype = OutDtype::kCastable) {
+  return out_form(name_of<OutOp>(), c10::OperatorName(Op::name, Op::overload_name), dtype);
+}
+
+// The form of `Op` that writes its first argument.
+template <typename InPlaceOp, typename Op>
+NativeKernel in_place_form() {
+  return in_place_form(name_of<InPlaceOp>(), c10::OperatorName(Op::name, Op::overload_name));
+}
+
+}  // namespace torchfake

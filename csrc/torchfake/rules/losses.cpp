@@ -1,0 +1,169 @@
+// Losses without a structured kernel, forward and backward.
+#include <ATen/TensorIterator.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/native/LossMulti.h>
+
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
+
+namespace torchfake {
+
+namespace {
+
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+
+at::Tensor reduced(const at::Tensor& losses, int64_t reduction) {
+  return reduction == at::Reduction::None ? losses : empty({}, losses.scalar_type());
+}
+
+at::Tensor binary_cross_entropy(
+    const at::Tensor& self,
+    const at::Tensor& target,
+    const OptTensor& /*weight*/,
+    int64_t reduction) {
+  require_floating(self, "binary_cross_entropy");
+  pointwise(self, target);
+  return reduced(strided_like(self), reduction);
+}
+
+at::Tensor binary_cross_entropy_backward(const at::Tensor& /*grad_output*/, const at::Tensor& self) {
+  return strided_like(self);
+}
+
+at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
+  TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
+  return reduced(pointwise(self, target), reduction);
+}
+
+// The backward of smooth_l1_loss, huber_loss and mse_loss, into a tensor that is there.
+at::Tensor& pointwise_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    at::Tensor& grad_input) {
+  at::TensorIteratorConfig()
+      .add_output(grad_input)
+      .add_const_input(self)
+      .add_const_input(target)
+      .add_const_input(grad_output)
+      .promote_inputs_to_common_dtype(true)
+      .cast_common_dtype_to_outputs(true)
+      .enforce_safe_casting_to_output(true)
+      .build();
+  return grad_input;
+}
+
+at::Tensor& smooth_l1_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t /*reduction*/,
+    double /*beta*/,
+    at::Tensor& grad_input) {
+  return pointwise_backward_out(grad_output, self, target, grad_input);
+}
+
+at::Tensor& mse_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t /*reduction*/,
+    at::Tensor& grad_input) {
+  return pointwise_backward_out(grad_output, self, target, grad_input);
+}
+
+void check_nll2d(const at::Tensor& self, const at::Tensor& target, const at::Tensor& weight) {
+  TORCH_CHECK(
+      target.dim() == 3,
+      "only batches of spatial targets supported (3D tensors) but got targets of dimension: ",
+      target.dim());
+  TORCH_CHECK(
+      self.dim() == 4,
+      "only batches of spatial inputs supported (4D tensors), but got input of dimension: ",
+      self.dim());
+  TORCH_CHECK(
+      !weight.defined() || weight.numel() == self.size(1),
+      "weight tensor should be defined either for all or no classes");
+  TORCH_CHECK(
+      self.size(0) == target.size(0) && self.size(2) == target.size(1) && self.size(3) == target.size(2),
+      "size mismatch (got input: ",
+      self.sizes(),
+      " , target: ",
+      target.sizes());
+}
+
+TwoTensors nll_loss2d(const at::Tensor& self, const at::Tensor& target, const OptTensor& weight, int64_t reduction) {
+  check_nll2d(self, target, value(weight));
+  require_floating(self, "nll_loss2d_forward");
+  return {reduced(empty(target.sizes(), self.scalar_type()), reduction), empty({}, self.scalar_type())};
+}
+
+at::Tensor nll_loss2d_backward(
+    const at::Tensor& /*grad_output*/,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    const OptTensor& weight) {
+  check_nll2d(self, target, value(weight));
+  return strided_like(self);
+}
+
+at::Tensor multi_margin_loss(
+    const at::Tensor& self,
+    const at::Tensor& target,
+    const at::Scalar& p,
+    const at::Scalar& /*margin*/,
+    const OptTensor& weight,
+    int64_t reduction) {
+  int64_t frames = 0;
+  int64_t classes = 0;
+  TORCH_CHECK(p.toDouble() == 1 || p.toDouble() == 2, "only p == 1 and p == 2 supported");
+  at::native::multi_margin_loss_shape_check(frames, classes, self.dim(), self, target, weight);
+  const bool each = reduction == at::Reduction::None && target.dim() > 0;
+  return each ? empty({frames}, self.scalar_type()) : empty({}, self.scalar_type());
+}
+
+at::Tensor backward_of_first(const at::Tensor& /*grad_output*/, const at::Tensor& self) {
+  return contiguous_like(self);
+}
+
+TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
+  int64_t frames = 0;
+  int64_t classes = 0;
+  at::native::multilabel_margin_loss_shape_check(frames, classes, self.dim(), self, target);
+  const bool each = reduction == at::Reduction::None && target.dim() > 1;
+  return {
+      each ? empty({frames}, self.scalar_type()) : empty({}, self.scalar_type()),
+      contiguous_like(target, self.scalar_type())};
+}
+
+}  // namespace
+
+KernelList loss_kernels() {
+  namespace ops = at::_ops;
+  return {
+      kernel<ops::binary_cross_entropy, &binary_cross_entropy>(),
+      out_form<ops::binary_cross_entropy_out, ops::binary_cross_entropy>(),
+      kernel<ops::binary_cross_entropy_backward, &binary_cross_entropy_backward>(),
+      out_form<ops::binary_cross_entropy_backward_grad_input, ops::binary_cross_entropy_backward>(),
+      kernel<ops::huber_loss, &huber_loss>(),
+      out_form<ops::huber_loss_out, ops::huber_loss>(),
+      kernel<ops::huber_loss_backward_out, &smooth_l1_backward_out>(),
+      kernel<ops::smooth_l1_loss_backward_grad_input, &smooth_l1_backward_out>(),
+      kernel<ops::mse_loss_backward_grad_input, &mse_backward_out>(),
+      kernel<ops::nll_loss2d_forward, &nll_loss2d>(),
+      out_form<ops::nll_loss2d_forward_output, ops::nll_loss2d_forward>(),
+      kernel<ops::nll_loss2d_backward, &nll_loss2d_backward>(),
+      out_form<ops::nll_loss2d_backward_grad_input, ops::nll_loss2d_backward>(),
+      kernel<ops::multi_margin_loss, &multi_margin_loss>(),
+      out_form<ops::multi_margin_loss_out, ops::multi_margin_loss>(),
+      kernel<ops::multi_margin_loss_backward, &backward_of_first>(),
+      out_form<ops::multi_margin_loss_backward_grad_input, ops::multi_margin_loss_backward>(),
+      kernel<ops::multilabel_margin_loss_forward, &multilabel_margin_loss>(),
+      out_form<ops::multilabel_margin_loss_forward_output, ops::multilabel_margin_loss_forward>(),
+      kernel<ops::multilabel_margin_loss_backward, &backward_of_first>(),
+      out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(),
+      kernel<ops::_ctc_loss_backward, &backward_of_first>(),
+  };
+}
+
+}  // namespace torchfake

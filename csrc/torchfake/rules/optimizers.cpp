@@ -1,0 +1,42 @@
+// The fused steps of optimizers: they write their arguments and return nothing.
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
+
+namespace torchfake {
+
+namespace {
+
+void check_same_number(at::TensorList params, at::TensorList grads) {
+  TORCH_CHECK(
+      params.size() == grads.size(),
+      "a fused optimizer step takes as many gradients as parameters, got ",
+      grads.size(),
+      " and ",
+      params.size());
+}
+
+void unscale(at::TensorList /*tensors*/, const at::Tensor& found_inf, const at::Tensor& inv_scale) {
+  TORCH_CHECK(inv_scale.numel() == 1, "inv_scale must be a 1-element tensor.");
+  TORCH_CHECK(found_inf.numel() == 1, "found_inf must be a 1-element tensor.");
+  TORCH_CHECK(inv_scale.scalar_type() == c10::kFloat, "inv_scale must be a float tensor.");
+  TORCH_CHECK(found_inf.scalar_type() == c10::kFloat, "found_inf must be a float tensor.");
+}
+
+}  // namespace
+
+KernelList optimizer_kernels() {
+  namespace ops = at::_ops;
+  return {
+      kernel<ops::_fused_adam_, &check_same_number>(),
+      kernel<ops::_fused_adam__tensor_lr, &check_same_number>(),
+      kernel<ops::_fused_adamw_, &check_same_number>(),
+      kernel<ops::_fused_adamw__tensor_lr, &check_same_number>(),
+      kernel<ops::_fused_sgd_, &check_same_number>(),
+      kernel<ops::_fused_sgd__tensor_lr, &check_same_number>(),
+      kernel<ops::_fused_adagrad_, &check_same_number>(),
+      kernel<ops::_fused_adagrad__tensor_lr, &check_same_number>(),
+      kernel<ops::_amp_foreach_non_finite_check_and_unscale_, &unscale>(),
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,103 @@
+// Padding by reflection and replication, where PyTorch has no structured kernel.
+#include <ATen/native/Padding.h>
+#include <ATen/ops/reflection_pad3d_backward_meta_dispatch.h>
+#include <ATen/ops/reflection_pad3d_meta_dispatch.h>
+#include <ATen/ops/replication_pad2d_meta_dispatch.h>
+#include <ATen/ops/replication_pad3d_meta_dispatch.h>
+
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
+
+namespace torchfake {
+
+namespace {
+
+// The CPU keeps channels-last order; a GPU writes row by row.
+at::Tensor padded_result(c10::IntArrayRef sizes, const at::Tensor& self) {
+  return claimed_device().is_cpu() ? formatted(sizes, self) : empty(sizes, self.scalar_type());
+}
+
+// `padding` begins with the last dimension.
+std::vector<int64_t> padded_sizes(const at::Tensor& self, c10::IntArrayRef padding) {
+  std::vector<int64_t> sizes = self.sizes().vec();
+  for (size_t i = 0; i < padding.size() / 2; ++i) {
+    sizes[sizes.size() - 1 - i] += padding[2 * i] + padding[2 * i + 1];
+  }
+  return sizes;
+}
+
+at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
+  at::native::padding::check_valid_input<2>(self, padding);
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t before = padding[2 * i];
+    const int64_t after = padding[2 * i + 1];
+    TORCH_CHECK(
+        before < self.size(-1 - i) && after < self.size(-1 - i),
+        "Argument #",
+        4 + 2 * i,
+        ": Padding size should be less than the corresponding input dimension, but got: padding (",
+        before,
+        ", ",
+        after,
+        ") at dimension ",
+        self.dim() - 1 - i,
+        " of input ",
+        self.sizes());
+  }
+  const std::vector<int64_t> sizes = padded_sizes(self, padding);
+  TORCH_CHECK(
+      sizes[sizes.size() - 1] >= 1 || sizes[sizes.size() - 2] >= 1,
+      "input (H: ",
+      self.size(-2),
+      ", W: ",
+      self.size(-1),
+      ") is too small. Calculated output H: ",
+      sizes[sizes.size() - 2],
+      " W: ",
+      sizes[sizes.size() - 1]);
+  return padded_result(sizes, self);
+}
+
+at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
+  TORCH_CHECK(
+      grad_output.sizes() == c10::IntArrayRef(padded_sizes(self, padding)),
+      "gradOutput size unexpected. Expected: ",
+      padded_sizes(self, padding),
+      ", Got: ",
+      grad_output.sizes());
+  return padded_result(self.sizes(), self);
+}
+
+// The structured kernels tell the sizes; the real CPU kernel then restrides what it got.
+template <auto kMeta>
+at::Tensor restrided(const at::Tensor& self, c10::IntArrayRef padding) {
+  return padded_result(kMeta(self, padding).sizes(), self);
+}
+
+template <auto kMeta>
+at::Tensor restrided_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
+  const at::Tensor result = kMeta(grad_output, self, padding);
+  return grad_output.numel() == 0 ? result : padded_result(result.sizes(), self);
+}
+
+}  // namespace
+
+KernelList padding_kernels() {
+  namespace ops = at::_ops;
+  return {
+      kernel<ops::replication_pad2d, &restrided<&at::meta::replication_pad2d>>(),
+      kernel<ops::replication_pad3d, &restrided<&at::meta::replication_pad3d>>(),
+      kernel<ops::reflection_pad3d, &restrided<&at::meta::reflection_pad3d>>(),
+      kernel<ops::reflection_pad3d_backward, &restrided_backward<&at::meta::reflection_pad3d_backward>>(),
+      kernel<ops::reflection_pad2d, &reflection_pad2d>(),
+      out_form<ops::reflection_pad2d_out, ops::reflection_pad2d>(OutDtype::kSame),
+      kernel<ops::reflection_pad2d_backward, &pad_backward>(),
+      out_form<ops::reflection_pad2d_backward_grad_input, ops::reflection_pad2d_backward>(OutDtype::kSame),
+      kernel<ops::replication_pad2d_backward, &pad_backward>(),
+      out_form<ops::replication_pad2d_backward_grad_input, ops::replication_pad2d_backward>(OutDtype::kSame),
+      kernel<ops::replication_pad3d_backward, &pad_backward>(),
+      out_form<ops::replication_pad3d_backward_grad_input, ops::replication_pad3d_backward>(OutDtype::kSame),
+  };
+}
+
+}  // namespace torchfake
