@@ -85,6 +85,7 @@ void bind_state(py::module_& module) {
             FakeModeOptions options;
             options.known_values = known_values;
             options.exclusive = exclusive;
+            options.distinct_tensors_differ = false;
             return c10::make_intrusive<ModeState>(std::move(options));
           }),
           py::kw_only(),
@@ -108,6 +109,7 @@ void bind_state(py::module_& module) {
   bind_flag(state, "propagate_real_tensors", &FakeModeOptions::propagate_real_tensors);
   bind_flag(state, "real_tensors", &FakeModeOptions::real_tensors);
   bind_flag(state, "allow_fallback_kernels", &FakeModeOptions::allow_fallback_kernels);
+  bind_flag(state, "distinct_tensors_differ", &FakeModeOptions::distinct_tensors_differ);
   bind_flag(state, "allow_meta", &FakeModeOptions::allow_meta);
   bind_flag(state, "cache_enabled", &FakeModeOptions::cache_enabled);
 }

@@ -45,6 +45,10 @@ struct FakeModeOptions {
   RealTensors real_tensors = RealTensors::kAmongThemselves;
   // Whether fakes of other modes are refused.
   bool exclusive = false;
+  // Whether `equal` answers for values that are not known: a tensor is equal to itself and to no other.
+  // torch::nn::MultiheadAttention asks that of its inputs, to choose between ways that come to the same. If false, the
+  // question is an error where the tensors are not the same.
+  bool distinct_tensors_differ = true;
   // Whether an operator that has no meta kernel may run its CPU kernel on zeros.
   bool allow_fallback_kernels = true;
   // Whether a fake may claim the meta device.

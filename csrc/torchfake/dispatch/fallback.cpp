@@ -145,11 +145,13 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   refuse_other_layouts(call);
   const Rule rule = find_rule(call.traits);
   if ((call.traits.data_dependent || call.traits.dynamic_shape) && !masks_give_shape(call.traits)) {
-    if (!values.inputs_known()) {
+    if (values.inputs_known()) {
+      answer_from_values(call, values, device, mode);
+      return device;
+    }
+    if (rule == nullptr && call.traits.native == nullptr) {
       refuse_unknown_values(call);
     }
-    answer_from_values(call, values, device, mode);
-    return device;
   }
   const Inputs inputs(call);
   if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {

@@ -1,7 +1,10 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/ctc_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -68,11 +71,14 @@ bool max_pool1d(const Call& call) {
 }
 
 // The decomposition reads the argument through a pointer: lengths, or places to split at.
-template <size_t... kArgs>
+enum class Where : uint8_t { kHost, kAnywhere };
+
+template <Where kWhere, size_t... kArgs>
 bool needs_values(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
     const bool is_read = ((tensor.arg == kArgs) || ...);
-    if (is_read && tensor.fake != nullptr && tensor.fake->claimed_device().is_cpu() && !is_in_memory(*tensor.fake)) {
+    if (is_read && tensor.fake != nullptr && (kWhere == Where::kAnywhere || tensor.fake->claimed_device().is_cpu()) &&
+        !is_in_memory(*tensor.fake)) {
       raise(
           ErrorKind::kDataDependentOutput,
           call.op_name(),
@@ -87,7 +93,7 @@ bool needs_values(const Call& call) {
 // _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length) -> (padded, lengths). The
 // decomposition writes the lengths through a pointer.
 bool pad_packed_sequence(const Call& call) {
-  needs_values<1>(call);
+  needs_values<Where::kHost, 1>(call);
   const at::Tensor data = call.arg(0).toTensor();
   const at::Tensor batch_sizes = call.arg(1).toTensor();
   const bool batch_first = call.arg(2).toBool();
@@ -127,17 +133,39 @@ bool pad_packed_sequence(const Call& call) {
   return true;
 }
 
-constexpr std::array<CompositeRule, 10> kRules = {{
+// ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity). To average, the
+// decomposition writes the lengths into a tensor through a pointer.
+bool ctc_loss(const Call& call) {
+  if (call.arg(5).toInt() != at::Reduction::Mean) {
+    return false;
+  }
+  const std::vector<int64_t> target_lengths = call.arg(3).toIntVector();
+  const at::Tensor losses = at::ctc_loss(
+      call.arg(0).toTensor(),
+      call.arg(1).toTensor(),
+      call.arg(2).toIntVector(),
+      target_lengths,
+      call.arg(4).toInt(),
+      at::Reduction::None,
+      call.arg(6).toBool());
+  at::Tensor mean = losses.div(at::ones({static_cast<int64_t>(target_lengths.size())}, losses.options())).mean();
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(mean));
+  return true;
+}
+
+constexpr std::array<CompositeRule, 11> kRules = {{
     {"max_pool1d", &max_pool1d},
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},
-    {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
-    {"ctc_loss.Tensor", &needs_values<2, 3>},
+    {"tensor_split.tensor_indices_or_sections", &needs_values<Where::kHost, 1>},
+    {"ctc_loss.IntList", &ctc_loss},
+    {"ctc_loss.Tensor", &needs_values<Where::kAnywhere, 2, 3>},
     {"_pad_packed_sequence", &pad_packed_sequence},
-    {"lstm.data", &needs_values<1>},
-    {"gru.data", &needs_values<1>},
-    {"rnn_tanh.data", &needs_values<1>},
-    {"rnn_relu.data", &needs_values<1>},
+    {"lstm.data", &needs_values<Where::kHost, 1>},
+    {"gru.data", &needs_values<Where::kHost, 1>},
+    {"rnn_tanh.data", &needs_values<Where::kHost, 1>},
+    {"rnn_relu.data", &needs_values<Where::kHost, 1>},
 }};
 
 template <size_t kIndex>

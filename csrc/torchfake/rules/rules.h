@@ -37,6 +37,7 @@ inline constexpr std::array<c10::DispatchKey, 13> kDenseAutogradKeys = {
 // Families. Each returns its rule for the operator, or null.
 Rule find_indexing_rule(std::string_view name, std::string_view overload);
 Rule find_sequence_rule(std::string_view name, std::string_view overload);
+Rule find_comparing_rule(std::string_view name, std::string_view overload);
 Rule find_view_rule(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake

@@ -1,0 +1,46 @@
+// Rules for questions about values that have an answer without them.
+#include <torchfake/core/errors.h>
+#include <torchfake/rules/rules.h>
+
+namespace torchfake {
+
+namespace {
+
+bool same_memory(const at::Tensor& self, const at::Tensor& other) {
+  return self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
+      self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
+}
+
+// equal(self, other). That a tensor is equal to itself holds unless it has a NaN, which nobody knows.
+RuleResult equal(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor other = call.arg(1).toTensor();
+  TORCH_CHECK(
+      self.scalar_type() == other.scalar_type(),
+      "Expected object of data type ",
+      self.scalar_type(),
+      " but got data type ",
+      other.scalar_type(),
+      " for argument 'other' in call to equal");
+  const bool known = self.sizes() != other.sizes() || self.numel() == 0 || same_memory(self, other);
+  if (!known && !mode->options.distinct_tensors_differ) {
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "whether two tensors are equal depends on their values, and these fake tensors hold none. Values are known "
+        "only "
+        "where they follow from small constants; keep this branch out of the fake run.");
+  }
+  const bool answer = self.sizes() == other.sizes() && (self.numel() == 0 || same_memory(self, other));
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(answer);
+  return RuleResult::kAnswered;
+}
+
+}  // namespace
+
+Rule find_comparing_rule(std::string_view name, std::string_view overload) {
+  return name == "aten::equal" && overload.empty() ? &equal : nullptr;
+}
+
+}  // namespace torchfake
