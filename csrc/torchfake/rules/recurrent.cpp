@@ -1,8 +1,8 @@
-// The fused cells that GPUs run recurrent layers with.
+// The fused cells that GPUs run recurrent layers with, and the CPU's fused layer.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_like.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
 
 namespace torchfake {
 
@@ -74,10 +74,65 @@ FiveTensors gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& works
   return {empty(sizes, workspace), empty(sizes, workspace), contiguous_like(grad_hy), bias(), bias()};
 }
 
+constexpr int64_t kGruMode = 3;
+
+// The library needs a workspace for the backward whose size it alone knows; no operator shows it to users.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> mkldnn_rnn_layer(
+    const at::Tensor& input,
+    const at::Tensor& /*weight0*/,
+    const at::Tensor& /*weight1*/,
+    const at::Tensor& /*weight2*/,
+    const at::Tensor& /*weight3*/,
+    const at::Tensor& hx,
+    const at::Tensor& cx,
+    bool /*reverse*/,
+    c10::IntArrayRef /*batch_sizes*/,
+    int64_t /*mode*/,
+    int64_t hidden_size) {
+  return {
+      empty({input.size(0), input.size(1), hidden_size}, input),
+      contiguous_like(hx),
+      contiguous_like(cx),
+      at::detail::empty_meta({0}, c10::kByte)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+mkldnn_rnn_layer_backward(
+    const at::Tensor& input,
+    const at::Tensor& weight1,
+    const at::Tensor& weight2,
+    const at::Tensor& weight3,
+    const at::Tensor& /*weight4*/,
+    const at::Tensor& hx,
+    const at::Tensor& cx,
+    const at::Tensor& /*output*/,
+    const at::Tensor& /*hy*/,
+    const at::Tensor& /*cy*/,
+    const OptTensor& /*grad_output*/,
+    const OptTensor& /*grad_hy*/,
+    const OptTensor& /*grad_cy*/,
+    bool /*reverse*/,
+    int64_t mode,
+    int64_t hidden_size) {
+  const auto gradient = [](c10::IntArrayRef sizes) { return at::detail::empty_meta(sizes, c10::kFloat); };
+  const at::Tensor bias = gradient({mode == kGruMode ? 4 * hidden_size : weight3.size(0)});
+  return {
+      gradient(input.sizes()),
+      gradient(weight1.sizes()),
+      gradient(weight2.sizes()),
+      bias,
+      bias,
+      gradient(hx.sizes()),
+      gradient(cx.sizes())};
+}
+
 }  // namespace
 
 KernelList recurrent_kernels() {
+  namespace ops = at::_ops;
   return {
+      kernel<ops::mkldnn_rnn_layer, &mkldnn_rnn_layer>(),
+      kernel<ops::mkldnn_rnn_layer_backward, &mkldnn_rnn_layer_backward>(),
       native_kernel<decltype(lstm_cell), &lstm_cell>("aten::_thnn_fused_lstm_cell"),
       native_kernel<decltype(lstm_cell_backward), &lstm_cell_backward>("aten::_thnn_fused_lstm_cell_backward_impl"),
       native_kernel<decltype(gru_cell), &gru_cell>("aten::_thnn_fused_gru_cell"),
