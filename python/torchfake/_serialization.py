@@ -85,7 +85,8 @@ def _known_bytes(tensor: Tensor, width: int) -> bytes | None:
     if width not in INTEGERS or tensor.untyped_storage().nbytes() % width != 0:
         return None
     whole = _whole_storage(tensor, INTEGERS[width])
-    return struct.pack(f"<{whole.numel()}{_STRUCT_CODES[width]}", *whole.tolist()) if _C.is_known(whole) else None
+    known = whole.numel() > 0 and _C.is_known(whole)
+    return struct.pack(f"<{whole.numel()}{_STRUCT_CODES[width]}", *whole.tolist()) if known else None
 
 
 def _rebuild_fake_storage(nbytes: int, location: str, width: int, known: bytes | None) -> SavedStorage:

@@ -167,11 +167,14 @@ def make_engine(name: str, cache: str = "on") -> Engine:
 
 
 def fake_tree(session: Session, tree: Any, devices: list[str] | None = None) -> Any:
-    """The tree with its tensors fake; `devices` says, tensor by tensor, what each claims instead of its own."""
+    """The tree with its tensors fake; `devices` says, tensor by tensor, what each claims instead of its own.
+
+    A meta tensor among them is there to be on another device, and stays what it is.
+    """
     claims = iter(devices) if devices is not None else None
 
     def convert(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.is_meta:
             return value
         return session.fake(value, next(claims) if claims is not None else None)
 

@@ -17,7 +17,7 @@ c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes) {
       c10::StorageImpl::use_byte_size_t(),
       c10::SymInt(static_cast<int64_t>(nbytes)),
       c10::GetCPUAllocator(),
-      /*resizable=*/false);
+      /*resizable=*/true);
   std::memcpy(copy->mutable_data(), bytes.data(), nbytes);
   return copy;
 }

@@ -71,10 +71,21 @@ void remember_answer(FakeTensorImpl& asked, const std::string& name, const c10::
 // An operator whose outcome depends on values, and all of them are known: the real one answers.
 void answer_from_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
   const auto asked = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(call.tensors()[0].impl);
+  std::vector<at::Tensor> outs;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.is_out) {
+      outs.emplace_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    }
+  }
   values.run_real(call);
   const size_t first = call.stack->size() - call.traits.num_returns;
   for (size_t i = first; i < call.stack->size(); ++i) {
     c10::IValue& value = (*call.stack)[i];
+    if (i - first < outs.size()) {
+      lay_out_as(outs[i - first], value.toTensor());
+      value = outs[i - first];
+      continue;
+    }
     if (value.isTensor() && value.toTensor().defined()) {
       at::Tensor real = value.toTensor();
       at::Tensor fake = to_fake(real, mode, device);
@@ -149,8 +160,11 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
       answer_from_values(call, values, device, mode);
       return device;
     }
-    if (rule == nullptr && call.traits.native == nullptr) {
-      refuse_unknown_values(call);
+    if (call.traits.native == nullptr) {
+      if (rule == nullptr || rule(call, mode) == RuleResult::kContinue) {
+        refuse_unknown_values(call);
+      }
+      return device;
     }
   }
   const Inputs inputs(call);

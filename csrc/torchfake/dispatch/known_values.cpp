@@ -44,8 +44,8 @@ bool is_known(const FakeTensorImpl& fake, int64_t limit) {
   if (fake.numel() > limit) {
     return false;
   }
-  if (is_zero_tensor(fake)) {
-    return true;
+  if (is_zero_tensor(fake) || fake.numel() == 0) {
+    return true;  // of an empty tensor there is nothing to know
   }
   c10::StorageImpl* storage = storage_of(fake);
   if (storage == nullptr || partly_known_bytes(storage) == nullptr) {
@@ -133,6 +133,22 @@ at::Tensor real_view(const FakeTensorImpl& fake) {
       c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(partly_known_bytes(storage_of(fake))), fake);
 }
 
+// The rows that an embedding takes are mostly known (positions) where the table is not. The CPU refuses one that is not
+// there; a GPU finds out later.
+void check_rows(const Call& call, int64_t limit) {
+  const FakeTensorImpl* table = as_fake(call.arg(0).toTensor());
+  const FakeTensorImpl* rows = as_fake(call.arg(1).toTensor());
+  const bool on_cpu = table != nullptr && table->claimed_device().is_cpu() && table->dim() == 2;
+  const auto values = on_cpu && rows != nullptr ? known_tensor(*rows, limit) : std::nullopt;
+  if (!values || values->numel() == 0) {
+    return;
+  }
+  PlainCpu plain;
+  const auto [least, greatest] = values->aminmax();
+  TORCH_CHECK_INDEX(
+      least.item().toLong() >= 0 && greatest.item().toLong() < table->size(0), "index out of range in self");
+}
+
 }  // namespace
 
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
@@ -142,6 +158,10 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
   if (is_zero_tensor(fake)) {
     PlainCpu plain;
     return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
+  }
+  if (fake.numel() == 0) {
+    PlainCpu plain;
+    return new_buffer(fake);
   }
   return real_view(fake);
 }
@@ -208,7 +228,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
-    any_known |= known || repeated;
+    // An empty tensor that is written to may be about to get a storage with values in it (`set_`).
+    any_known |= (known && (!traits.mutates || tensor.fake->numel() > 0)) || repeated;
     any_repeated |= repeated;
     all_known &= known || repeated || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
@@ -216,6 +237,9 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
     return;
+  }
+  if (traits.takes_rows) {
+    check_rows(call, limit_);
   }
   if (traits.mutates) {
     for (const TensorArg& tensor : call.tensors()) {
@@ -232,7 +256,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   // A view has the values of its base with no work.
   computes_ = inputs_known_ && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call);
   if (computes_) {
-    real_ = real_arguments();
+    real_ = real_arguments(/*keep_out=*/false);
   }
   if (any_repeated) {
     read_repetitions();
@@ -252,7 +276,7 @@ void ValueTracker::read_repetitions() {
   computes_ &= !repeats_;
 }
 
-torch::jit::Stack ValueTracker::real_arguments() const {
+torch::jit::Stack ValueTracker::real_arguments(bool keep_out) const {
   torch::jit::Stack real;
   auto* self = const_cast<ValueTracker*>(this);
   const auto substitute = [&](const c10::IValue& value, size_t arg) -> c10::IValue {
@@ -278,7 +302,7 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     } else {
       // Not read: the operator needs its shape alone, or fills it.
       PlainCpu plain;
-      tensor = facts.is_out || fake->numel() > limit_
+      tensor = (facts.is_out && !keep_out) || fake->numel() > limit_
           ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
           : new_buffer(*fake);
     }
@@ -323,7 +347,7 @@ torch::jit::Stack ValueTracker::real_arguments() const {
 }
 
 void ValueTracker::run_real(Call& call) const {
-  torch::jit::Stack real = computes_ ? real_ : real_arguments();
+  torch::jit::Stack real = real_arguments(/*keep_out=*/true);
   {
     PlainCpu plain;
     call.op.callBoxed(&real);

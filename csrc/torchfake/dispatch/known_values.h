@@ -74,7 +74,8 @@ class ValueTracker {
   void follow(const Call& call, c10::Device device);
 
  private:
-  torch::jit::Stack real_arguments() const;
+  // `keep_out`: an out= argument stands for itself, with its sizes, and not for any empty tensor.
+  torch::jit::Stack real_arguments(bool keep_out) const;
   void read_repetitions();
   bool outputs_fit(const Call& call) const;
   void check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const;

@@ -3,6 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/errors.h>
@@ -99,6 +100,62 @@ bool runs_composite(const Call& call) {
   return call.traits.is_aten && call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
 }
 
+// Whether the kernel that runs on this thread is one of the Meta key's, which is to say Python's.
+thread_local bool t_in_python_kernel = false;
+
+// Note [Autocast inside composites]
+// Autocast stands above the engine, and has had its say about the call. But a composite that autocast does not know
+// calls operators that it does (pinv calls matmul), and those are cast on their own. Inside a kernel they are not: autocast
+// wants a device, and fakes say `meta`. When such a composite gets to such an operator it starts again, outside.
+struct CastsInside {};
+
+thread_local std::optional<c10::DeviceType> t_may_cast;
+
+class MayCast {
+ public:
+  explicit MayCast(std::optional<c10::DeviceType> type) : before_(t_may_cast) {
+    t_may_cast = type;
+  }
+  ~MayCast() {
+    t_may_cast = before_;
+  }
+  MayCast(const MayCast&) = delete;
+  MayCast& operator=(const MayCast&) = delete;
+  MayCast(MayCast&&) = delete;
+  MayCast& operator=(MayCast&&) = delete;
+
+ private:
+  std::optional<c10::DeviceType> before_;
+};
+
+// The key of the composite that answers, if one does.
+std::optional<c10::DispatchKey> composite_key(const Call& call) {
+  if (call.traits.native != nullptr || !call.traits.is_aten) {
+    return std::nullopt;
+  }
+  if (runs_composite(call)) {
+    return c10::DispatchKey::CompositeExplicitAutograd;
+  }
+  const auto key = c10::DispatchKey::CompositeExplicitAutogradNonFunctional;
+  const bool is_on_meta = !call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+  return is_on_meta && call.op.hasKernelForDispatchKey(key) ? std::optional(key) : std::nullopt;
+}
+
+// The device type for which operators that this composite calls would be cast.
+std::optional<c10::DeviceType> autocast_type(const Call& call, c10::Device device) {
+  const bool applies = composite_key(call) && at::autocast::is_autocast_available(device.type()) &&
+      at::autocast::is_autocast_enabled(device.type()) &&
+      !c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device.type()));
+  return applies ? std::optional(device.type()) : std::nullopt;
+}
+
+void stop_if_cast(const Call& call) {
+  if (C10_UNLIKELY(t_may_cast.has_value()) && !t_in_python_kernel &&
+      call.op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(*t_may_cast))) {
+    throw CastsInside();
+  }
+}
+
 bool has_kernel_on_meta(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -109,9 +166,6 @@ bool has_kernel_on_meta(const c10::OperatorHandle& op) {
 void call_on_meta_key(Call& call) {
   call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
 }
-
-// Whether the kernel that runs on this thread is one of the Meta key's, which is to say Python's.
-thread_local bool t_in_python_kernel = false;
 
 class KernelKind {
  public:
@@ -170,7 +224,7 @@ void run_kernel(Call& call) {
     KernelKind kind(/*python=*/false);
     call_composite(call);
   } else {
-    KernelKind kind(/*python=*/true);
+    KernelKind kind(/*python=*/!composite_key(call));
     call_on_meta_key(call);
   }
 }
@@ -203,7 +257,9 @@ bool has_meta_kernel(const Call& call) {
   return call.traits.native != nullptr || has_kernel_on_meta(call.op);
 }
 
-void meta_call(Call& call, c10::Device device) {
+namespace {
+
+void call_in_kernel(Call& call, c10::Device device) {
   ask_for_meta(call);
   InKernel in_kernel;
   ClaimedDevice claimed(device);
@@ -225,6 +281,37 @@ void meta_call(Call& call, c10::Device device) {
   }
 }
 
+}  // namespace
+
+namespace {
+
+// The key says nothing of autocast. Said at the end: the calls that are made in between reset it for themselves.
+struct NotToBeCached {
+  ~NotToBeCached() {
+    t_read_values = true;
+  }
+};
+
+}  // namespace
+
+void meta_call(Call& call, c10::Device device) {
+  const std::optional<c10::DeviceType> type = autocast_type(call, device);
+  MayCast may_cast(type);
+  if (C10_LIKELY(!type)) {
+    return call_in_kernel(call, device);
+  }
+  const size_t below = call.stack->size() - call.num_args();
+  const std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
+  try {
+    call_in_kernel(call, device);
+  } catch (const CastsInside&) {
+    const NotToBeCached not_to_be_cached;
+    call.stack->resize(below);
+    call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
+    call.op.callBoxedForDispatchKey(*composite_key(call), *call.stack);
+  }
+}
+
 bool kernel_read_values() {
   return t_read_values;
 }
@@ -234,6 +321,7 @@ void forget_reads() {
 }
 
 void nested_call(Call& call) {
+  stop_if_cast(call);
   if (call.traits.data_dependent) {
     t_read_values = true;
     if (answer_with_known_value(call)) {

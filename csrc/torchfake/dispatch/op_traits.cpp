@@ -142,26 +142,30 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   is_view |= base == "_unsafe_view" || starts_with(base, "unsafe_split");
   is_random = op.hasTag(at::Tag::nondeterministic_seeded);
   data_dependent = op.hasTag(at::Tag::data_dependent_output);
-  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  // With lengths that are numbers its shape is fixed.
+  const bool is_fixed_ctc = base == "_ctc_loss" && overload.empty();
+  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape) && !is_fixed_ctc;
   is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
   values = value_source(base, is_random, takes_tensors);
   is_pointwise = !mutates && num_returns == 1 && (op.hasTag(at::Tag::pointwise) || base == "_to_copy");
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
   is_aten = library == "aten";
   is_builtin = is_aten || library == "prims";
-  is_composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-      !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
-  needs_values = base == "masked_select" || base == "_pack_padded_sequence";
+  needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
+  takes_rows = base == "embedding";
+  native = find_native_kernel(qualified_name());
+  is_composite = native == nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
   bool has_out = false;
   for (ArgTraits& arg : args) {
     has_out |= arg.is_out;
   }
   changes_geometry = mutates &&
-      (has_out || op.hasTag(at::Tag::inplace_view) || starts_with(base, "resize") || starts_with(base, "set_") ||
-       starts_with(base, "as_strided") || starts_with(base, "_resize"));
+      (has_out || op.hasTag(at::Tag::inplace_view) || base == "addbmm_" || starts_with(base, "resize") ||
+       starts_with(base, "set_") || starts_with(base, "as_strided") || starts_with(base, "_resize"));
   // slice_scatter and its like return a copy of the first argument that keeps its place in its storage.
   reads_storage = is_view || changes_geometry || ends_with(base, "_scatter");
   if (takes_factors(base)) {
@@ -169,7 +173,6 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
       args[i].scales_only = is_factor(schema.arguments()[i]);
     }
   }
-  native = find_native_kernel(qualified_name());
 }
 
 const OpTraits& OpTraits::insert(const c10::OperatorHandle& op, size_t slot) {

@@ -54,6 +54,7 @@ struct OpTraits {
   bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
   bool is_index = false;  // takes a list of indices, among which masks may be
   bool needs_values = false;  // a rule reads values of some argument
+  bool takes_rows = false;  // embedding: the second argument says which rows of the first
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool reads_storage = false;  // the outcome depends on where in their storage the arguments lie, and on its size
   bool is_keyed = false;  // its outcome follows from what a key of the shape cache can say

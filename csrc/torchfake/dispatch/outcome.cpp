@@ -41,6 +41,7 @@ OutcomeRecorder::OutcomeRecorder(const Call& call) {
       before.storage_offset = tensor.impl->storage_offset();
       before.nbytes = storage_nbytes(*tensor.impl);
       before.version = version_of(*tensor.impl);
+      before.keys = tensor.impl->key_set();
     }
     inputs_.push_back(std::move(before));
   }
@@ -124,7 +125,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     if (!before.is_written) {
       continue;
     }
-    if (storage_impl(now) != before.storage) {
+    if (storage_impl(now) != before.storage || now.key_set() != before.keys) {
       reason = Bypass::kReplacedStorage;
       return CacheEntryPtr();
     }

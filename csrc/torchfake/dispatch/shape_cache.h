@@ -142,6 +142,7 @@ class OutcomeRecorder {
     int64_t storage_offset = 0;
     size_t nbytes = 0;
     uint32_t version = 0;
+    c10::DispatchKeySet keys;
   };
 
   OutputRecipe recipe(const at::Tensor& output) const;

@@ -121,4 +121,11 @@ void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, co
   }
 }
 
+void lay_out_as(const at::Tensor& out, const at::Tensor& real) {
+  if (out.sizes() != real.sizes() || out.strides() != real.strides()) {
+    out.resize_(real.sizes());
+    out.as_strided_(real.sizes(), real.strides());
+  }
+}
+
 }  // namespace torchfake

@@ -31,4 +31,7 @@ class Inputs {
 // Throws UnsupportedFakeTensorException for an output that is not strided.
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode);
 
+// Gives an out= argument the sizes and strides that the real kernel gave to a real one in its place.
+void lay_out_as(const at::Tensor& out, const at::Tensor& real);
+
 }  // namespace torchfake

@@ -6,6 +6,7 @@
 
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/dispatch/wrap_outputs.h>
 
 namespace torchfake {
 
@@ -115,6 +116,12 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
   {
     PlainCpu plain;
     call.op.callBoxed(&real);
+  }
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.is_out && tensor.fake != nullptr) {
+      const at::Tensor out(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+      lay_out_as(out, zeros.of(out));
+    }
   }
   torch::jit::drop(*call.stack, call.num_args());
   for (const c10::IValue& value : real) {

@@ -1,11 +1,12 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
 #include <ATen/core/Reduction.h>
-#include <ATen/ops/ctc_loss.h>
+#include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <torchfake/core/errors.h>
@@ -70,30 +71,97 @@ bool max_pool1d(const Call& call) {
   return true;
 }
 
-// The decomposition reads the argument through a pointer: lengths, or places to split at.
-enum class Where : uint8_t { kHost, kAnywhere };
+[[noreturn]] void refuse_unknown(const Call& call, const TensorArg& tensor) {
+  raise(
+      ErrorKind::kDataDependentOutput,
+      call.op_name(),
+      call.describe(tensor) +
+          " is read, and this fake tensor holds no values. Values are known only where they follow from small "
+          "constants; pass them as such.");
+}
 
-template <Where kWhere, size_t... kArgs>
+// The decomposition reads the argument through a pointer: lengths, or places to split at. It has an error of its own for
+// one that is not on the CPU.
+template <size_t... kArgs>
 bool needs_values(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
     const bool is_read = ((tensor.arg == kArgs) || ...);
-    if (is_read && tensor.fake != nullptr && (kWhere == Where::kAnywhere || tensor.fake->claimed_device().is_cpu()) &&
-        !is_in_memory(*tensor.fake)) {
-      raise(
-          ErrorKind::kDataDependentOutput,
-          call.op_name(),
-          call.describe(tensor) +
-              " is read, and this fake tensor holds no values. Values are known only where they follow from small "
-              "constants; pass them as such.");
+    if (is_read && tensor.fake != nullptr && tensor.fake->claimed_device().is_cpu() && !is_in_memory(*tensor.fake)) {
+      refuse_unknown(call, tensor);
     }
   }
   return false;
 }
 
+// Numbers as a tensor whose values are known. at::tensor() would write them through a pointer.
+at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {
+  at::Tensor real;
+  {
+    PlainCpu plain;
+    real = at::empty({static_cast<int64_t>(numbers.size())}, at::TensorOptions().dtype(c10::kLong).device(c10::kCPU));
+    std::copy(numbers.begin(), numbers.end(), real.data_ptr<int64_t>());
+  }
+  return lift(real, mode, /*copy=*/false);
+}
+
+// Numbers, or a tensor of numbers on any device.
+std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
+  if (call.traits.args[arg].kind != ArgKind::kTensor) {
+    return call.arg(arg).toIntVector();
+  }
+  at::Tensor lengths = call.arg(arg).toTensor();
+  TORCH_CHECK(c10::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), "lengths must be of integral type");
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.arg == arg && tensor.fake != nullptr) {
+      std::optional<at::Tensor> values = known_tensor(*tensor.fake, std::numeric_limits<int64_t>::max());
+      if (!values) {
+        refuse_unknown(call, tensor);
+      }
+      lengths = *values;
+    }
+  }
+  PlainCpu plain;
+  lengths = lengths.to(c10::kLong).contiguous();
+  const auto* first = lengths.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(first, first + lengths.numel());
+}
+
+// ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity), with lengths that are
+// numbers or tensors. The decomposition reads them, and makes a tensor of them.
+bool ctc_loss(const Call& call) {
+  const at::Tensor log_probs = call.arg(0).toTensor();
+  const at::Tensor targets = call.arg(1).toTensor();
+  const std::vector<int64_t> target_lengths = lengths_of(call, 3);
+  const int64_t reduction = call.arg(5).toInt();
+  const bool zero_infinity = call.arg(6).toBool();
+  const bool is_batched = log_probs.dim() == 3;
+  at::Tensor result = std::get<0>(at::_ctc_loss(
+      is_batched ? log_probs : log_probs.unsqueeze(1),
+      targets.to(log_probs.device(), c10::kLong),
+      lengths_of(call, 2),
+      target_lengths,
+      call.arg(4).toInt(),
+      zero_infinity));
+  if (zero_infinity) {
+    result = at::where(result.eq(std::numeric_limits<double>::infinity()), at::zeros({}, result.options()), result);
+  }
+  if (reduction == at::Reduction::Mean) {
+    const at::Tensor lengths = known_numbers(target_lengths, *call.find_mode()).to(result.options()).clamp_min(1);
+    result = result.div(lengths).mean();
+  } else if (reduction == at::Reduction::Sum) {
+    result = result.sum();
+  } else if (!is_batched) {
+    result = result.squeeze(0);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(result));
+  return true;
+}
+
 // _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length) -> (padded, lengths). The
 // decomposition writes the lengths through a pointer.
 bool pad_packed_sequence(const Call& call) {
-  needs_values<Where::kHost, 1>(call);
+  needs_values<1>(call);
   const at::Tensor data = call.arg(0).toTensor();
   const at::Tensor batch_sizes = call.arg(1).toTensor();
   const bool batch_first = call.arg(2).toBool();
@@ -120,52 +188,25 @@ bool pad_packed_sequence(const Call& call) {
       lengths[i] = step + 1;
     }
   }
-  at::Tensor real_lengths;
-  {
-    PlainCpu plain;
-    real_lengths = at::empty({steps[0]}, at::TensorOptions().dtype(c10::kLong).device(c10::kCPU));
-    std::copy(lengths.begin(), lengths.end(), real_lengths.data_ptr<int64_t>());
-  }
-  at::Tensor fake_lengths = lift(real_lengths, fake.mode(), /*copy=*/false);
+  at::Tensor fake_lengths = known_numbers(lengths, fake.mode());
   torch::jit::drop(*call.stack, call.num_args());
   call.stack->emplace_back(batch_first ? padded.transpose(0, 1) : padded);
   call.stack->emplace_back(std::move(fake_lengths));
   return true;
 }
 
-// ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity). To average, the
-// decomposition writes the lengths into a tensor through a pointer.
-bool ctc_loss(const Call& call) {
-  if (call.arg(5).toInt() != at::Reduction::Mean) {
-    return false;
-  }
-  const std::vector<int64_t> target_lengths = call.arg(3).toIntVector();
-  const at::Tensor losses = at::ctc_loss(
-      call.arg(0).toTensor(),
-      call.arg(1).toTensor(),
-      call.arg(2).toIntVector(),
-      target_lengths,
-      call.arg(4).toInt(),
-      at::Reduction::None,
-      call.arg(6).toBool());
-  at::Tensor mean = losses.div(at::ones({static_cast<int64_t>(target_lengths.size())}, losses.options())).mean();
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(mean));
-  return true;
-}
-
 constexpr std::array<CompositeRule, 11> kRules = {{
-    {"max_pool1d", &max_pool1d},
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},
-    {"tensor_split.tensor_indices_or_sections", &needs_values<Where::kHost, 1>},
+    {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
+    {"ctc_loss.Tensor", &ctc_loss},
     {"ctc_loss.IntList", &ctc_loss},
-    {"ctc_loss.Tensor", &needs_values<Where::kAnywhere, 2, 3>},
+    {"max_pool1d", &max_pool1d},
     {"_pad_packed_sequence", &pad_packed_sequence},
-    {"lstm.data", &needs_values<Where::kHost, 1>},
-    {"gru.data", &needs_values<Where::kHost, 1>},
-    {"rnn_tanh.data", &needs_values<Where::kHost, 1>},
-    {"rnn_relu.data", &needs_values<Where::kHost, 1>},
+    {"lstm.data", &needs_values<1>},
+    {"gru.data", &needs_values<1>},
+    {"rnn_tanh.data", &needs_values<1>},
+    {"rnn_relu.data", &needs_values<1>},
 }};
 
 template <size_t kIndex>

@@ -1,4 +1,7 @@
 // Convolution and its backward: sizes from PyTorch's own formulas, memory format as the claimed device's library has it.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
 
@@ -36,6 +39,25 @@ struct Geometry {
   bool transposed;
   int64_t groups;
 };
+
+Geometry geometry(
+    const at::Tensor& weight,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef dilation,
+    bool transposed,
+    c10::IntArrayRef output_padding,
+    int64_t groups) {
+  TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
+  const size_t dim = static_cast<size_t>(weight.dim()) - 2;
+  return {
+      expanded(stride, dim, "stride"),
+      expanded(padding, dim, "padding"),
+      expanded(dilation, dim, "dilation"),
+      expanded(output_padding, dim, "output_padding"),
+      transposed,
+      groups};
+}
 
 void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
   const int64_t dim = weight.dim();
@@ -121,14 +143,47 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
   }
 }
 
+bool onednn_takes_bfloat16() {
+  static const bool takes = [] {
+    const auto op = c10::Dispatcher::singleton().findOp({"mkldnn::_is_mkldnn_bf16_supported", ""});
+    return op && op->typed<bool()>().call();
+  }();
+  return takes;
+}
+
+// Whether the CPU gives a transposed convolution to oneDNN, by the conditions that PyTorch has.
+bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
+  const auto above_one = [](int64_t value) { return value > 1; };
+  for (size_t i = 0; i < g.stride.size(); ++i) {
+    if (g.output_padding[i] >= g.stride[i]) {
+      return false;
+    }
+  }
+  if (input.scalar_type() == c10::kBFloat16) {
+    return onednn_takes_bfloat16();
+  }
+  const bool is_float = c10::toRealValueType(input.scalar_type()) == c10::kFloat;
+  const bool spread = std::any_of(g.stride.begin(), g.stride.end(), above_one) ||
+      std::any_of(g.dilation.begin(), g.dilation.end(), above_one);
+  const bool worth_it =
+      spread || input.size(0) >= 16 || weight.size(-1) != 1 || weight.size(-2) != 1 || at::get_num_threads() > 1;
+  const bool large = g.groups > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
+      input.size(0) * input.size(1) * input.size(2) * input.size(3) > 20480;
+  return at::globalContext().userEnabledMkldnn() && is_float && worth_it && large;
+}
+
 // A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
-at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight) {
+at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   if (weight.dim() < 4) {
     return at::MemoryFormat::Contiguous;
   }
   const at::MemoryFormat channels_last =
       weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   const bool wants = input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
+  // Over three dimensions, transposed, PyTorch's own kernel writes a contiguous result.
+  if (wants && claimed_device().is_cpu() && weight.dim() == 5 && g.transposed && !onednn_takes(input, weight, g)) {
+    return at::MemoryFormat::Contiguous;
+  }
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.
   const bool is_double = input.scalar_type() == c10::kDouble;
   const bool has = !is_double || (claimed_device().is_cpu() && weight.dim() == 4);
@@ -149,21 +204,13 @@ at::Tensor convolution(
     bool transposed,
     c10::IntArrayRef output_padding,
     int64_t groups) {
-  TORCH_CHECK(weight.dim() > 2, "weight should have at least three dimensions");
-  const size_t dim = static_cast<size_t>(weight.dim()) - 2;
-  const Geometry g{
-      expanded(stride, dim, "stride"),
-      expanded(padding, dim, "padding"),
-      expanded(dilation, dim, "dilation"),
-      expanded(output_padding, dim, "output_padding"),
-      transposed,
-      groups};
+  const Geometry g = geometry(weight, stride, padding, dilation, transposed, output_padding, groups);
   check(input, weight, bias.value_or(at::Tensor()), g);
   const std::vector<int64_t> sizes = transposed
       ? at::native::conv_input_size(
             input.sizes(), weight.sizes(), g.padding, g.output_padding, g.stride, g.dilation, groups)
       : at::native::conv_output_size(input.sizes(), weight.sizes(), g.padding, g.stride, g.dilation);
-  return empty(sizes, input, memory_format(input, weight));
+  return empty(sizes, input, memory_format(input, weight, g));
 }
 
 ThreeTensors convolution_backward(
@@ -171,14 +218,15 @@ ThreeTensors convolution_backward(
     const at::Tensor& input,
     const at::Tensor& weight,
     at::OptionalIntArrayRef /*bias_sizes*/,
-    c10::IntArrayRef /*stride*/,
-    c10::IntArrayRef /*padding*/,
-    c10::IntArrayRef /*dilation*/,
-    bool /*transposed*/,
-    c10::IntArrayRef /*output_padding*/,
-    int64_t /*groups*/,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef dilation,
+    bool transposed,
+    c10::IntArrayRef output_padding,
+    int64_t groups,
     std::array<bool, 3> output_mask) {
-  const at::MemoryFormat format = memory_format(input, weight);
+  const at::MemoryFormat format =
+      memory_format(input, weight, geometry(weight, stride, padding, dilation, transposed, output_padding, groups));
   return {
       output_mask[0] ? empty(input.sizes(), input, format) : at::Tensor(),
       output_mask[1] ? empty(weight.sizes(), weight, format) : at::Tensor(),

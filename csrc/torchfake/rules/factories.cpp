@@ -1,4 +1,4 @@
-// Factory functions whose result is a part of a larger storage.
+// Factory functions whose result is a part of a larger storage, or lies between tensors.
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
 
@@ -49,6 +49,68 @@ at::Tensor kaiser_window_default(
   return kaiser_window_periodic(window_length, /*periodic=*/true, dtype, layout, device, pin_memory);
 }
 
+bool is_complex(const at::Tensor& number) {
+  return number.is_complex();
+}
+
+bool is_complex(const at::Scalar& number) {
+  return number.isComplex();
+}
+
+void check_number(const at::Tensor& number) {
+  TORCH_CHECK(
+      number.dim() == 0,
+      "linspace and logspace only support 0-dimensional start and end tensors, but got one of ",
+      number.dim(),
+      " dimension(s).");
+}
+
+void check_number(const at::Scalar& /*number*/) {}
+
+// Between tensors: their values decide nothing of the shape, which the composite does not know when it reads them.
+template <typename Start, typename End>
+at::Tensor linspace(
+    const Start& start,
+    const End& end,
+    int64_t steps,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> /*layout*/,
+    std::optional<at::Device> /*device*/,
+    std::optional<bool> /*pin_memory*/) {
+  check_number(start);
+  check_number(end);
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  const bool complex = is_complex(start) || is_complex(end);
+  const c10::ScalarType inferred =
+      c10::typeMetaToScalarType(complex ? c10::get_default_complex_dtype() : c10::get_default_dtype());
+  TORCH_CHECK(
+      !complex || !dtype || c10::isComplexType(*dtype),
+      "inferred dtype ",
+      inferred,
+      " can't be safely cast to passed dtype ",
+      dtype.value_or(inferred));
+  return at::detail::empty_meta({steps}, dtype.value_or(inferred));
+}
+
+template <typename Start, typename End>
+at::Tensor logspace(
+    const Start& start,
+    const End& end,
+    int64_t steps,
+    double /*base*/,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  return linspace(start, end, steps, dtype, layout, device, pin_memory);
+}
+
+template <typename Start, typename End>
+void add_spaces(KernelList& list, const char* linspace_name, const char* logspace_name) {
+  list.push_back(native_kernel<decltype(linspace<Start, End>), &linspace<Start, End>>(linspace_name));
+  list.push_back(native_kernel<decltype(logspace<Start, End>), &logspace<Start, End>>(logspace_name));
+}
+
 bool is_pinned(const at::Tensor& /*self*/, std::optional<at::Device> /*device*/) {
   return false;
 }
@@ -56,12 +118,16 @@ bool is_pinned(const at::Tensor& /*self*/, std::optional<at::Device> /*device*/)
 }  // namespace
 
 KernelList factory_kernels() {
-  return {
+  KernelList list = {
       native_kernel<decltype(kaiser_window_default), &kaiser_window_default>("aten::kaiser_window"),
       native_kernel<decltype(kaiser_window_periodic), &kaiser_window_periodic>("aten::kaiser_window.periodic"),
       native_kernel<decltype(kaiser_window), &kaiser_window>("aten::kaiser_window.beta"),
       native_kernel<decltype(is_pinned), &is_pinned>("aten::is_pinned"),
   };
+  add_spaces<at::Tensor, at::Tensor>(list, "aten::linspace.Tensor_Tensor", "aten::logspace.Tensor_Tensor");
+  add_spaces<at::Tensor, at::Scalar>(list, "aten::linspace.Tensor_Scalar", "aten::logspace.Tensor_Scalar");
+  add_spaces<at::Scalar, at::Tensor>(list, "aten::linspace.Scalar_Tensor", "aten::logspace.Scalar_Tensor");
+  return list;
 }
 
 }  // namespace torchfake

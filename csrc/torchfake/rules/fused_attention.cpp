@@ -3,6 +3,7 @@
 
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
+#include <torchfake/rules/rules.h>
 
 #include <numeric>
 
@@ -241,7 +242,25 @@ ThreeTensors flash_for_cpu_backward(
   return {gradient_of(query), gradient_of(key), gradient_of(value)};
 }
 
+// _flash_attention_forward(query, key, value, ...): its kernels read rows.
+RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
+  for (size_t i = 0; i < 3; ++i) {
+    const at::Tensor tensor = call.arg(i).toTensor();
+    TORCH_CHECK(
+        !tensor.is_cuda() || tensor.stride(-1) == 1,
+        "Input tensor must have contiguous last dimension, but argument ",
+        i,
+        " has strides ",
+        tensor.strides());
+  }
+  return RuleResult::kContinue;
+}
+
 }  // namespace
+
+Rule find_attention_rule(std::string_view name, std::string_view overload) {
+  return name == "aten::_flash_attention_forward" && overload.empty() ? &check_rows : nullptr;
+}
 
 KernelList attention_kernels() {
   namespace ops = at::_ops;

@@ -1,6 +1,10 @@
 // Rules for indexing: a mask whose values are known gives a shape that is known, whatever is being indexed.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/multinomial.h>
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
@@ -62,18 +66,50 @@ RuleResult index(Call& call, const ModePtr& mode) {
   return RuleResult::kContinue;
 }
 
+void check_masked_select_out(const at::Tensor& out, const at::Tensor& self, const at::Tensor& mask) {
+  TORCH_CHECK(
+      out.scalar_type() == self.scalar_type(), "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
+}
+
+// masked_select(self, mask), or with out=
 RuleResult masked_select(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor mask = call.arg(1).toTensor();
   const FakeTensorImpl* fake_mask = as_fake(mask);
   TORCH_CHECK_INDEX(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const std::vector<int64_t> shape = at::infer_size(self.sizes(), mask.sizes());
+  const bool has_out = call.num_args() == 3;
+  if (has_out) {
+    check_masked_select_out(call.arg(2).toTensor(), self, mask);
+  }
   const at::Tensor values = mask_values(call, *fake_mask, mode);
   const int64_t repetitions = values.numel() == 0 ? 0 : c10::multiply_integers(shape) / values.numel();
   const int64_t count = nonzero_count(values) * repetitions;
+  if (!has_out) {
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(at::detail::empty_meta({count}, self.scalar_type()));
+    return RuleResult::kAnswered;
+  }
+  const at::Tensor out = call.arg(2).toTensor();
+  at::native::resize_output(out, {count});
   torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(at::detail::empty_meta({count}, self.scalar_type()));
+  call.stack->emplace_back(out);
   return RuleResult::kAnswered;
+}
+
+// multinomial(self, num_samples, replacement, generator), or with out=. The CPU looks at the probabilities: where they
+// are known, the real operator does, with numbers of its own to draw from.
+RuleResult multinomial(Call& call, const ModePtr& mode) {
+  const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
+  const bool looks = self != nullptr && self->claimed_device().is_cpu() && self->dim() > 0;
+  if (const auto values = looks ? known_tensor(*self, mode->options.known_values) : std::nullopt) {
+    NoFakeMode real;
+    at::multinomial(*values, call.arg(1).toInt(), call.arg(2).toBool(), at::detail::createCPUGenerator());
+  }
+  return RuleResult::kContinue;
 }
 
 }  // namespace
@@ -82,8 +118,11 @@ Rule find_indexing_rule(std::string_view name, std::string_view overload) {
   if ((name == "aten::index" || name == "aten::_unsafe_index") && overload == "Tensor") {
     return &index;
   }
-  if (name == "aten::masked_select" && overload.empty()) {
+  if (name == "aten::masked_select") {
     return &masked_select;
+  }
+  if (name == "aten::multinomial") {
+    return &multinomial;
   }
   return nullptr;
 }

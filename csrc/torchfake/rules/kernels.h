@@ -48,5 +48,7 @@ KernelList padding_kernels();
 KernelList pooling_kernels();
 KernelList searching_kernels();
 KernelList selection_kernels();
+KernelList linear_algebra_kernels();
+KernelList out_argument_kernels();
 
 }  // namespace torchfake

@@ -1,4 +1,5 @@
 // Losses without a structured kernel, forward and backward.
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/LossMulti.h>
@@ -126,14 +127,102 @@ at::Tensor backward_of_first(const at::Tensor& /*grad_output*/, const at::Tensor
   return contiguous_like(self);
 }
 
-TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
-  int64_t frames = 0;
+at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& like) {
+  return at::detail::empty_meta(sizes, like.scalar_type());
+}
+
+at::Tensor mse_loss_backward(
+    const at::Tensor& /*grad_output*/,
+    const at::Tensor& self,
+    const at::Tensor& /*target*/,
+    int64_t /*reduction*/) {
+  return empty(self.sizes(), self);
+}
+
+at::Tensor ctc_loss_backward(
+    const at::Tensor& /*grad*/,
+    const at::Tensor& log_probs,
+    const at::Tensor& /*targets*/,
+    c10::IntArrayRef /*input_lengths*/,
+    c10::IntArrayRef /*target_lengths*/,
+    const at::Tensor& /*neg_log_likelihood*/,
+    const at::Tensor& /*log_alpha*/,
+    int64_t /*blank*/,
+    bool /*zero_infinity*/) {
+  return empty(log_probs.sizes(), log_probs);
+}
+
+at::Tensor ctc_loss_backward_tensor(
+    const at::Tensor& /*grad*/,
+    const at::Tensor& log_probs,
+    const at::Tensor& /*targets*/,
+    const at::Tensor& /*input_lengths*/,
+    const at::Tensor& /*target_lengths*/,
+    const at::Tensor& /*neg_log_likelihood*/,
+    const at::Tensor& /*log_alpha*/,
+    int64_t /*blank*/,
+    bool /*zero_infinity*/) {
+  return empty(log_probs.sizes(), log_probs);
+}
+
+// The libraries have kernels of their own for some sizes; they are not modelled.
+bool use_cudnn_ctc_loss(
+    const at::Tensor& /*log_probs*/,
+    const at::Tensor& /*targets*/,
+    c10::IntArrayRef /*input_lengths*/,
+    c10::IntArrayRef /*target_lengths*/,
+    int64_t /*blank*/) {
+  return false;
+}
+
+bool use_cudnn_ctc_loss_tensor(
+    const at::Tensor& /*log_probs*/,
+    const at::Tensor& /*targets*/,
+    const at::Tensor& /*input_lengths*/,
+    const at::Tensor& /*target_lengths*/,
+    int64_t /*blank*/) {
+  return false;
+}
+
+// One loss, or one for each row of a batch.
+std::vector<int64_t> multilabel_sizes(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
+  int64_t rows = 0;
   int64_t classes = 0;
-  at::native::multilabel_margin_loss_shape_check(frames, classes, self.dim(), self, target);
-  const bool each = reduction == at::Reduction::None && target.dim() > 1;
-  return {
-      each ? empty({frames}, self.scalar_type()) : empty({}, self.scalar_type()),
-      contiguous_like(target, self.scalar_type())};
+  const int64_t ndims = self.dim();
+  at::native::multilabel_margin_loss_shape_check(rows, classes, ndims, self, target);
+  return reduction == at::Reduction::None && target.dim() > 1 ? std::vector<int64_t>{rows} : std::vector<int64_t>{};
+}
+
+std::tuple<at::Tensor, at::Tensor> multilabel_margin_loss_forward(
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t reduction) {
+  return {empty(multilabel_sizes(self, target, reduction), self), empty(target.sizes(), self)};
+}
+
+at::Tensor multilabel_margin_loss_backward(
+    const at::Tensor& /*grad_output*/,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t reduction,
+    const at::Tensor& /*is_target*/) {
+  multilabel_sizes(self, target, reduction);
+  return empty(self.sizes(), self);
+}
+
+at::Tensor embedding_bag_per_sample_weights_backward(
+    const at::Tensor& grad,
+    const at::Tensor& /*weight*/,
+    const at::Tensor& indices,
+    const at::Tensor& /*offsets*/,
+    const at::Tensor& /*offset2bag*/,
+    int64_t mode,
+    int64_t /*padding_idx*/) {
+  TORCH_CHECK(mode == 0, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !claimed_device().is_cuda() || grad.scalar_type() != c10::kBFloat16,
+      "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
+  return empty({indices.size(0)}, grad);
 }
 
 }  // namespace
@@ -158,11 +247,23 @@ KernelList loss_kernels() {
       out_form<ops::multi_margin_loss_out, ops::multi_margin_loss>(),
       kernel<ops::multi_margin_loss_backward, &backward_of_first>(),
       out_form<ops::multi_margin_loss_backward_grad_input, ops::multi_margin_loss_backward>(),
-      kernel<ops::multilabel_margin_loss_forward, &multilabel_margin_loss>(),
       out_form<ops::multilabel_margin_loss_forward_output, ops::multilabel_margin_loss_forward>(),
-      kernel<ops::multilabel_margin_loss_backward, &backward_of_first>(),
       out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(),
-      kernel<ops::_ctc_loss_backward, &backward_of_first>(),
+      native_kernel<decltype(mse_loss_backward), &mse_loss_backward>("aten::mse_loss_backward"),
+      native_kernel<decltype(ctc_loss_backward), &ctc_loss_backward>("aten::_ctc_loss_backward"),
+      native_kernel<decltype(ctc_loss_backward_tensor), &ctc_loss_backward_tensor>("aten::_ctc_loss_backward.Tensor"),
+      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_cudnn_ctc_loss"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
+          "aten::_use_cudnn_ctc_loss.Tensor"),
+      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_miopen_ctc_loss"),
+      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
+          "aten::_use_miopen_ctc_loss.Tensor"),
+      native_kernel<decltype(multilabel_margin_loss_forward), &multilabel_margin_loss_forward>(
+          "aten::multilabel_margin_loss_forward"),
+      native_kernel<decltype(multilabel_margin_loss_backward), &multilabel_margin_loss_backward>(
+          "aten::multilabel_margin_loss_backward"),
+      native_kernel<decltype(embedding_bag_per_sample_weights_backward), &embedding_bag_per_sample_weights_backward>(
+          "aten::_embedding_bag_per_sample_weights_backward"),
   };
 }
 

@@ -1,5 +1,7 @@
 // Layer and batch normalisation: the saved statistics differ between the CPU and the GPUs.
 #include <ATen/AccumulateType.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/empty.h>
@@ -78,6 +80,10 @@ ThreeTensors batch_norm(
     bool training,
     bool keeps_strides) {
   TORCH_CHECK_INDEX(input.dim() >= 2, "Dimension out of range (expected an input of 2 dimensions or more)");
+  TORCH_CHECK(
+      input.numel() > 0 || !training || !claimed_device().is_cpu(),
+      "input tensor must have at least one element, but got input_sizes = ",
+      input.sizes());
   const int64_t channels = input.size(1);
   check_size(running_mean, channels, "running_mean");
   check_size(running_var, channels, "running_var");
@@ -129,6 +135,70 @@ ThreeTensors native_batch_norm_no_stats(
   return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
+using ThreeReferences = std::tuple<at::Tensor&, at::Tensor&, at::Tensor&>;
+
+// In evaluation the CPU leaves the saved statistics as they come.
+ThreeReferences write_to(const ThreeTensors& results, bool training, ThreeReferences outs) {
+  at::native::resize_output(std::get<0>(outs), std::get<0>(results).sizes());
+  if (training || !claimed_device().is_cpu()) {
+    at::native::resize_output(std::get<1>(outs), std::get<1>(results).sizes());
+    at::native::resize_output(std::get<2>(outs), std::get<2>(results).sizes());
+  }
+  return outs;
+}
+
+ThreeReferences native_batch_norm_out(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    bool training,
+    double momentum,
+    double eps,
+    at::Tensor& out,
+    at::Tensor& save_mean,
+    at::Tensor& save_invstd) {
+  return write_to(
+      (native_batch_norm)(input, weight, bias, running_mean, running_var, training, momentum, eps),
+      training,
+      {out, save_mean, save_invstd});
+}
+
+ThreeReferences native_batch_norm_legit_out(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    at::Tensor& running_mean,
+    at::Tensor& running_var,
+    bool training,
+    double momentum,
+    double eps,
+    at::Tensor& out,
+    at::Tensor& save_mean,
+    at::Tensor& save_invstd) {
+  return write_to(
+      native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps),
+      training,
+      {out, save_mean, save_invstd});
+}
+
+ThreeReferences native_batch_norm_no_stats_out(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    bool training,
+    double momentum,
+    double eps,
+    at::Tensor& out,
+    at::Tensor& save_mean,
+    at::Tensor& save_invstd) {
+  return write_to(
+      native_batch_norm_no_stats(input, weight, bias, training, momentum, eps),
+      training,
+      {out, save_mean, save_invstd});
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_update(
     const at::Tensor& input,
     const OptTensor& weight,
@@ -172,7 +242,7 @@ ThreeTensors batch_norm_backward(
     bool update,
     double eps,
     std::array<bool, 3> output_mask) {
-  return native_batch_norm_backward(
+  return torchfake::native_batch_norm_backward(
       grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask);
 }
 
@@ -273,9 +343,6 @@ TwoTensors fused_rms_norm_backward(
 KernelList normalization_kernels() {
   namespace ops = at::_ops;
   return {
-      out_form<ops::native_batch_norm_out, ops::native_batch_norm>(),
-      out_form<ops::_native_batch_norm_legit_out, ops::_native_batch_norm_legit>(),
-      out_form<ops::_native_batch_norm_legit_no_stats_out, ops::_native_batch_norm_legit_no_stats>(),
       out_form<ops::_batch_norm_with_update_out, ops::_batch_norm_with_update>(),
       kernel<ops::batch_norm_backward, &batch_norm_backward>(),
       kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>(),
@@ -296,6 +363,11 @@ KernelList normalization_kernels() {
       native_kernel<decltype(native_batch_norm_legit), &native_batch_norm_legit>("aten::_native_batch_norm_legit"),
       native_kernel<decltype(native_batch_norm_no_stats), &native_batch_norm_no_stats>(
           "aten::_native_batch_norm_legit.no_stats"),
+      native_kernel<decltype(native_batch_norm_out), &native_batch_norm_out>("aten::native_batch_norm.out"),
+      native_kernel<decltype(native_batch_norm_legit_out), &native_batch_norm_legit_out>(
+          "aten::_native_batch_norm_legit.out"),
+      native_kernel<decltype(native_batch_norm_no_stats_out), &native_batch_norm_no_stats_out>(
+          "aten::_native_batch_norm_legit.no_stats_out"),
       native_kernel<decltype(native_batch_norm_backward), &native_batch_norm_backward>(
           "aten::native_batch_norm_backward"),
       native_kernel<decltype(batch_norm_with_update), &batch_norm_with_update>("aten::_batch_norm_with_update"),

@@ -2,6 +2,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/clamp_min_meta_dispatch.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
@@ -26,6 +27,18 @@ at::Tensor result_of(std::initializer_list<at::Tensor> inputs, c10::ScalarType d
   return config.build().output();
 }
 
+// The same with out=, which is resized to what the iterator lays out.
+at::Tensor& write_to(at::Tensor& out, std::initializer_list<at::Tensor> inputs, c10::ScalarType dtype) {
+  TORCH_CHECK(
+      c10::canCast(dtype, out.scalar_type()),
+      "result type ",
+      dtype,
+      " can't be cast to the desired output type ",
+      out.scalar_type());
+  result_of(inputs, dtype, out);
+  return out;
+}
+
 c10::ScalarType real_dtype(c10::ScalarType dtype) {
   return c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype;
 }
@@ -34,19 +47,55 @@ at::Tensor abs(const at::Tensor& self) {
   return result_of({self}, real_dtype(self.scalar_type()));
 }
 
+// Complex numbers are first turned into complex ones, and copied from there.
+at::Tensor& write_real_part_to(at::Tensor& out, const at::Tensor& self, c10::ScalarType dtype) {
+  if (self.is_complex() && !out.is_complex()) {
+    at::native::resize_output(out, self.sizes());
+    return out;
+  }
+  return write_to(out, {self}, dtype);
+}
+
+at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
+  return write_real_part_to(out, self, real_dtype(self.scalar_type()));
+}
+
 at::Tensor& abs_(at::Tensor& self) {
   TORCH_CHECK(!self.is_complex(), "In-place abs is not supported for complex tensors.");
   result_of({self}, self.scalar_type(), self);
   return self;
 }
 
-at::Tensor angle(const at::Tensor& self) {
+c10::ScalarType angle_dtype(const at::Tensor& self) {
   const c10::ScalarType dtype = self.scalar_type();
-  if (self.is_complex()) {
-    return at::detail::empty_meta(self.sizes(), real_dtype(dtype));  // copied out of a complex result
-  }
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  return result_of({self}, integral ? c10::get_default_dtype_as_scalartype() : real_dtype(dtype));
+  return integral ? c10::get_default_dtype_as_scalartype() : real_dtype(dtype);
+}
+
+at::Tensor angle(const at::Tensor& self) {
+  return self.is_complex() ? at::Tensor(at::detail::empty_meta(self.sizes(), angle_dtype(self)))
+                           : result_of({self}, angle_dtype(self));
+}
+
+at::Tensor& angle_out(const at::Tensor& self, at::Tensor& out) {
+  return write_real_part_to(out, self, angle_dtype(self));
+}
+
+at::Tensor& conj_physical_out(const at::Tensor& self, at::Tensor& out) {
+  return write_to(out, {self}, self.scalar_type());
+}
+
+at::Tensor& conj_physical_(at::Tensor& self) {
+  return self.is_complex() ? write_to(self, {self}, self.scalar_type()) : self;
+}
+
+at::Tensor& logit_out(const at::Tensor& self, std::optional<double> /*eps*/, at::Tensor& out) {
+  const bool integral = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return write_to(out, {self}, integral ? c10::get_default_dtype_as_scalartype() : self.scalar_type());
+}
+
+at::Tensor& floor_divide_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  return write_to(out, {self, other}, at::result_type(self, other));
 }
 
 at::Tensor logical_not(const at::Tensor& self) {
@@ -70,16 +119,27 @@ at::Tensor nan_to_num(
   return result_of({self}, self.scalar_type());
 }
 
-at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+void check_condition(const at::Tensor& condition) {
   TORCH_CHECK(
       condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
       "where expected condition to be a boolean tensor, but got a tensor with dtype ",
       condition.scalar_type());
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  check_condition(condition);
   return result_of({condition, self, other}, at::result_type(self, other));
 }
 
-// complex(real, imag) and polar(abs, angle)
-at::Tensor complex_of(const at::Tensor& first, const at::Tensor& second) {
+at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  const c10::ScalarType dtype = at::result_type(self, other);
+  TORCH_CHECK(out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
+  check_condition(condition);
+  return write_to(out, {condition, self, other}, dtype);
+}
+
+// Of complex(real, imag) and polar(abs, angle).
+c10::ScalarType complex_dtype(const at::Tensor& first, const at::Tensor& second) {
   const c10::ScalarType dtype = first.scalar_type();
   TORCH_CHECK(
       dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf,
@@ -94,7 +154,53 @@ at::Tensor complex_of(const at::Tensor& first, const at::Tensor& second) {
       " but got scalar type ",
       second.scalar_type(),
       " for second argument");
-  return result_of({first, second}, c10::toComplexType(dtype));
+  return c10::toComplexType(dtype);
+}
+
+at::Tensor complex_of(const at::Tensor& first, const at::Tensor& second) {
+  return result_of({first, second}, complex_dtype(first, second));
+}
+
+at::Tensor& complex_out(const at::Tensor& first, const at::Tensor& second, at::Tensor& out) {
+  const c10::ScalarType dtype = complex_dtype(first, second);
+  TORCH_CHECK(
+      out.scalar_type() == dtype,
+      "Expected object of scalar type ",
+      dtype,
+      " but got scalar type ",
+      out.scalar_type(),
+      " for argument 'out'");
+  return write_to(out, {first, second}, dtype);
+}
+
+at::Tensor& addr_out(
+    const at::Tensor& self,
+    const at::Tensor& vec1,
+    const at::Tensor& vec2,
+    const at::Scalar& /*beta*/,
+    const at::Scalar& /*alpha*/,
+    at::Tensor& out) {
+  TORCH_CHECK(
+      vec1.dim() == 1 && vec2.dim() == 1,
+      "addr: Expected 1-D argument vec1 and vec2 tensors, but got ",
+      vec1.dim(),
+      "-D and ",
+      vec2.dim(),
+      "-D");
+  const at::Tensor matrix = self.expand({vec1.size(0), vec2.size(0)});
+  const c10::ScalarType vectors = at::result_type(vec1, vec2);
+  return write_to(out, {matrix, vec1.unsqueeze(1), vec2}, c10::promoteTypes(self.scalar_type(), vectors));
+}
+
+// smooth_l1_loss and huber_loss, backward
+at::Tensor& loss_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t /*reduction*/,
+    double /*beta*/,
+    at::Tensor& grad_input) {
+  return write_to(grad_input, {self, target, grad_output}, at::result_type(self, target));
 }
 
 // The CPU multiplies, and promotes.
@@ -136,7 +242,19 @@ KernelList pointwise_kernels() {
   return {
       native_kernel<at::Tensor(const at::Tensor&), &abs>("aten::abs"),
       native_kernel<at::Tensor&(at::Tensor&), &abs_>("aten::abs_"),
+      native_kernel<decltype(abs_out), &abs_out>("aten::abs.out"),
       native_kernel<at::Tensor(const at::Tensor&), &angle>("aten::angle"),
+      native_kernel<decltype(angle_out), &angle_out>("aten::angle.out"),
+      native_kernel<decltype(conj_physical_out), &conj_physical_out>("aten::conj_physical.out"),
+      native_kernel<decltype(conj_physical_), &conj_physical_>("aten::conj_physical_"),
+      native_kernel<decltype(logit_out), &logit_out>("aten::logit.out"),
+      native_kernel<decltype(floor_divide_out), &floor_divide_out>("aten::floor_divide.out"),
+      native_kernel<decltype(where_out), &where_out>("aten::where.self_out"),
+      native_kernel<decltype(complex_out), &complex_out>("aten::complex.out"),
+      native_kernel<decltype(complex_out), &complex_out>("aten::polar.out"),
+      native_kernel<decltype(addr_out), &addr_out>("aten::addr.out"),
+      native_kernel<decltype(loss_backward_out), &loss_backward_out>("aten::smooth_l1_loss_backward.grad_input"),
+      native_kernel<decltype(loss_backward_out), &loss_backward_out>("aten::huber_loss_backward.out"),
       native_kernel<at::Tensor(const at::Tensor&), &logical_not>("aten::logical_not"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &logical_binary>("aten::logical_and"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &logical_binary>("aten::logical_or"),

@@ -4,6 +4,8 @@
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_add_meta_dispatch.h>
+#include <ATen/ops/index_reduce_meta_dispatch.h>
 
 #include <torchfake/rules/kernels.h>
 
@@ -59,6 +61,89 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
+// PyTorch's meta kernels look at the first slice, and there is none to look at. The real ones do nothing then.
+bool adds_nothing(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source) {
+  if (index.numel() != 0 || source.dim() == 0 || source.dim() != self.dim()) {
+    return false;
+  }
+  return source.size(at::maybe_wrap_dim(dim, self.dim())) == 0 && source.scalar_type() == self.scalar_type();
+}
+
+at::Tensor index_add(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    const at::Tensor& source,
+    const at::Scalar& alpha) {
+  return adds_nothing(self, dim, index, source) ? at::Tensor(at::detail::empty_meta(self.sizes(), self.scalar_type()))
+                                                : at::meta::index_add(self, dim, index, source, alpha);
+}
+
+at::Tensor& index_add_(
+    at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    const at::Tensor& source,
+    const at::Scalar& alpha) {
+  return adds_nothing(self, dim, index, source) ? self : at::meta::index_add_(self, dim, index, source, alpha);
+}
+
+at::Tensor index_reduce(
+    const at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    const at::Tensor& source,
+    c10::string_view reduce,
+    bool include_self) {
+  return adds_nothing(self, dim, index, source)
+      ? at::Tensor(at::detail::empty_meta(self.sizes(), self.scalar_type()))
+      : at::meta::index_reduce(self, dim, index, source, reduce, include_self);
+}
+
+at::Tensor& index_reduce_(
+    at::Tensor& self,
+    int64_t dim,
+    const at::Tensor& index,
+    const at::Tensor& source,
+    c10::string_view reduce,
+    bool include_self) {
+  return adds_nothing(self, dim, index, source)
+      ? self
+      : at::meta::index_reduce_(self, dim, index, source, reduce, include_self);
+}
+
+// The CPU has a kernel of its own, with checks of its own; elsewhere it is a narrow() that is copied.
+at::Tensor narrow_copy(const at::Tensor& self, int64_t dim, int64_t start, int64_t length) {
+  if (!claimed_device().is_cpu()) {
+    return self.narrow(dim, start, length).clone(at::MemoryFormat::Contiguous);
+  }
+  TORCH_CHECK(self.dim() > 0, "narrow() cannot be applied to a 0-dim tensor.");
+  TORCH_CHECK(dim < self.dim(), "narrow_copy: dimension ", dim, " of a tensor of ", self.dim(), " dimensions");
+  std::vector<int64_t> sizes = self.sizes().vec();
+  int64_t& size = sizes[at::maybe_wrap_dim(dim, self.dim())];
+  TORCH_CHECK_INDEX(
+      -size <= start && start <= size,
+      "start out of range (expected to be in range of [",
+      -size,
+      ", ",
+      size,
+      "], but got ",
+      start,
+      ")");
+  const int64_t from = start < 0 ? start + size : start;
+  TORCH_CHECK(
+      length >= 0 && from <= size - length,
+      "start (",
+      from,
+      ") + length (",
+      length,
+      ") exceeds dimension size (",
+      size,
+      ").");
+  size = length;
+  return at::detail::empty_meta(sizes, self.scalar_type());
+}
+
 at::Tensor embedding_dense_backward(
     const at::Tensor& grad_output,
     const at::Tensor& /*indices*/,
@@ -97,6 +182,11 @@ KernelList rearranging_kernels() {
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &repeat>("aten::repeat"),
       native_kernel<decltype(index_select), &index_select>("aten::index_select"),
+      native_kernel<decltype(index_add), &index_add>("aten::index_add"),
+      native_kernel<decltype(index_add_), &index_add_>("aten::index_add_"),
+      native_kernel<decltype(index_reduce), &index_reduce>("aten::index_reduce"),
+      native_kernel<decltype(index_reduce_), &index_reduce_>("aten::index_reduce_"),
+      native_kernel<decltype(narrow_copy), &narrow_copy>("aten::narrow_copy"),
       native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),

@@ -10,7 +10,8 @@ enum class RuleResult : uint8_t {
   kAnswered,  // the outputs are on the stack, as a meta kernel would have left them
 };
 
-// Runs before the meta kernel, outside of it: its tensors are fakes that answer their claimed device.
+// Runs before the meta kernel, outside of it: its tensors are fakes that answer their claimed device. The rule of an
+// operator whose result is a value runs where that value is not known.
 using Rule = RuleResult (*)(Call& call, const ModePtr& mode);
 
 // The rule of an operator ("aten::index"), or null.
@@ -39,5 +40,7 @@ Rule find_indexing_rule(std::string_view name, std::string_view overload);
 Rule find_sequence_rule(std::string_view name, std::string_view overload);
 Rule find_comparing_rule(std::string_view name, std::string_view overload);
 Rule find_view_rule(std::string_view name, std::string_view overload);
+Rule find_attention_rule(std::string_view name, std::string_view overload);
+Rule find_backward_rule(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake

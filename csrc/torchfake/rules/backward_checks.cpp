@@ -1,0 +1,78 @@
+// Rules for what the derivative formulas of PyTorch ask of values, where the answer changes nothing of the result's shape:
+// an error is raised or not, or the same is computed in another way.
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+
+#include <torchfake/rules/rules.h>
+
+#include <typeinfo>
+
+namespace torchfake {
+
+namespace {
+
+// Whether one of PyTorch's own formulas runs on this thread, and not a backward that somebody wrote in Python.
+bool in_derivative_formula() {
+  const auto node = torch::autograd::get_current_node();
+  return node != nullptr && c10::demangle(typeid(*node).name()).rfind("torch::autograd::generated::", 0) == 0;
+}
+
+// The gradients of svd and eig check that the loss does not depend on the phase of the vectors, and raise if it does.
+RuleResult allclose(Call& call, const ModePtr& /*mode*/) {
+  if (!in_derivative_formula()) {
+    return RuleResult::kContinue;
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(true);
+  return RuleResult::kAnswered;
+}
+
+// The gradient of a product is computed in one of two ways, by whether there are zeros among the factors. Both give the
+// same for contiguous factors; what else they lie in decides about the result's strides.
+template <typename Backward>
+bool multiplies_contiguous(const torch::autograd::Node& node) {
+  const auto* product = dynamic_cast<const Backward*>(&node);
+  return product != nullptr && product->self_.unpack().is_contiguous();
+}
+
+// Asked how many zeros there are.
+RuleResult local_scalar_dense(Call& call, const ModePtr& /*mode*/) {
+  using namespace torch::autograd::generated;
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr ||
+      (!multiplies_contiguous<ProdBackward1>(*node) && !multiplies_contiguous<CumprodBackward0>(*node))) {
+    return RuleResult::kContinue;
+  }
+  const bool is_bool = call.arg(0).toTensor().scalar_type() == c10::kBool;
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(is_bool ? c10::Scalar(false) : c10::Scalar(int64_t{0}));
+  return RuleResult::kAnswered;
+}
+
+// Asked where they are.
+RuleResult nonzero(Call& call, const ModePtr& /*mode*/) {
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr || !multiplies_contiguous<torch::autograd::generated::ProdBackward0>(*node)) {
+    return RuleResult::kContinue;
+  }
+  const at::Tensor self = call.arg(0).toTensor();
+  at::Tensor none = at::empty({0, self.dim()}, self.options().dtype(c10::kLong));
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(none));
+  return RuleResult::kAnswered;
+}
+
+}  // namespace
+
+Rule find_backward_rule(std::string_view name, std::string_view overload) {
+  if (name == "aten::allclose") {
+    return &allclose;
+  }
+  if (name == "aten::_local_scalar_dense" && overload.empty()) {
+    return &local_scalar_dense;
+  }
+  return name == "aten::nonzero" && overload.empty() ? &nonzero : nullptr;
+}
+
+}  // namespace torchfake

@@ -1,0 +1,131 @@
+"""Operators with a kernel of torchfake's own, against real CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode
+
+
+def image(*sizes: int) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return torch.ones(*sizes).contiguous(memory_format=formats[len(sizes)])
+
+
+CALLS: dict[str, Callable[[], Tensor]] = {
+    "pixel_shuffle": lambda: F.pixel_shuffle(image(2, 8, 3, 3), 2),
+    "pixel_unshuffle": lambda: F.pixel_unshuffle(image(2, 2, 6, 6), 2),
+    "pixel_unshuffle of nothing": lambda: F.pixel_unshuffle(torch.ones(0, 2, 6, 6), 2),
+    "channel_shuffle": lambda: F.channel_shuffle(image(2, 4, 3, 3), 2),
+    "max_unpool2d": lambda: F.max_unpool2d(image(2, 3, 2, 2), torch.zeros(2, 3, 2, 2, dtype=torch.int64), 2),
+    "replication_pad2d": lambda: F.pad(image(2, 3, 4, 4), (-1, 1, 0, 0), mode="replicate"),
+    "conv_transpose3d of one image": lambda: F.conv_transpose3d(image(1, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
+    "conv_transpose3d of two images": lambda: F.conv_transpose3d(image(2, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
+    "max_pool1d": lambda: F.max_pool1d(torch.ones(4, 3, 10).transpose(0, 1), 3, 2),
+    "native_dropout_backward": lambda: torch.ops.aten.native_dropout_backward(
+        torch.ones(3, dtype=torch.int64), torch.ones(3).bool(), 2.0
+    ),
+    "geometric_": lambda: torch.ones(3, dtype=torch.int64).geometric_(0.5),
+    "index_add of nothing": lambda: torch.ones(0).index_add(0, torch.empty(0, dtype=torch.int64), torch.ones(0)),
+    "narrow_copy": lambda: torch.narrow_copy(torch.ones(3, 4).t(), 0, 1, 2),
+    "pinv under autocast": lambda: autocast_pinv(),
+    "pinv after autocast": lambda: [autocast_pinv(), torch.linalg.pinv(torch.eye(3) + 1)][1],
+}
+
+
+def autocast_pinv() -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return torch.linalg.pinv(torch.eye(3) + 1)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_result_looks_like_the_real_one(name):
+    real = CALLS[name]()
+    with fake_mode():
+        for _ in range(2):
+            fake = CALLS[name]()
+            assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ctc_loss_takes_lengths_as_numbers_and_as_known_tensors(reduction, device):
+    with fake_mode():
+        log_probs = torch.randn(50, 3, 15, device=device, requires_grad=True)
+        targets = torch.randint(1, 15, (3, 30), device=device)
+        for lengths in ((50, 50, 50), (30, 25, 20)), (torch.tensor([50, 50, 50]), torch.tensor([30, 25, 20])):
+            loss = F.ctc_loss(log_probs, targets, *lengths, reduction=reduction)
+            loss.sum().backward()
+            assert loss.shape == ((3,) if reduction == "none" else ())
+            assert log_probs.grad.shape == (50, 3, 15)
+
+
+def test_ctc_loss_of_unknown_lengths_says_which():
+    with fake_mode():
+        lengths = torch.randint(1, 5, (3,), device="cuda")
+        with pytest.raises(DataDependentOutputException, match="_lengths"):
+            F.ctc_loss(torch.randn(50, 3, 15, device="cuda"), lengths, lengths, lengths)
+
+
+def test_multinomial_refuses_what_the_real_one_refuses():
+    with fake_mode():
+        with pytest.raises(RuntimeError, match="without replacement"):
+            torch.multinomial(torch.rand(3), 4)
+        with pytest.raises(RuntimeError, match="element < 0"):
+            torch.multinomial(torch.tensor([1.0, -1.0]), 1)
+
+
+def test_an_embedding_on_the_cpu_has_no_row_beyond_its_last():
+    with fake_mode():
+        positions = nn.Embedding(8, 4)
+        positions(torch.arange(8))
+        with pytest.raises(IndexError, match="index out of range"):
+            positions(torch.arange(9))
+
+
+def test_the_gradient_of_complex_singular_vectors_needs_no_values():
+    with fake_mode():
+        x = torch.randn(4, 3, dtype=torch.complex64, requires_grad=True)
+        u, s, vh = torch.linalg.svd(x, full_matrices=False)
+        (u @ vh).abs().sum().backward()
+        assert x.grad.shape == (4, 3)
+        with pytest.raises(DataDependentOutputException):
+            torch.allclose(s, s * 2)
+
+
+@pytest.mark.parametrize("product", [torch.prod, lambda x: x.prod(1), lambda x: x.cumprod(0)])
+def test_the_gradient_of_a_product_needs_no_values_where_they_decide_nothing(product):
+    with fake_mode():
+        x = torch.rand(4, 3, requires_grad=True)
+        product(x).sum().backward()
+        assert x.grad.stride() == (3, 1)
+        y = torch.rand(4, 3).t().requires_grad_()
+        with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+            product(y).sum().backward()
+
+
+def test_points_between_unknown_numbers_have_a_shape():
+    with fake_mode():
+        assert torch.linspace(torch.rand(()), torch.rand(()), 5).shape == (5,)
+        assert torch.logspace(0, torch.rand((), dtype=torch.complex64), 5).dtype == torch.complex64
+        assert torch.linspace(torch.tensor(0), torch.tensor(4), 5).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_empty_tensor_is_always_known():
+    with fake_mode():
+        assert torch.rand(0, 3).sum().item() == 0
+        assert torch.rand(0).tolist() == []
+        sign = torch.tensor(1.0)
+        sign[sign.lt(0)] = 2.0  # selects nothing
+        assert sign.item() == 1.0
+
+
+def test_right_singular_vectors_lie_in_rows_on_a_gpu():
+    with fake_mode():
+        assert torch.linalg.svd(torch.rand(4, 3), full_matrices=False)[2].stride() == (1, 3)
+        assert torch.linalg.svd(torch.rand(4, 3, device="cuda"), full_matrices=False)[2].stride() == (3, 1)

@@ -1,0 +1,124 @@
+"""out= arguments: resized, laid out and refused as the real kernels do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchfake import fake_mode
+
+pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+
+Call = Callable[[], list[Tensor]]
+
+
+def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(*(sizes or (0,)), dtype=dtype)
+
+
+def transposed(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.ones(*reversed(sizes), dtype=dtype).t()
+
+
+def written(function: Callable[..., object], *outs: Tensor) -> list[Tensor]:
+    function(out=outs if len(outs) > 1 else outs[0])
+    return list(outs)
+
+
+CFLOAT = torch.complex64
+LONG = torch.int64
+A = (4, 3)
+
+CALLS: dict[str, Call] = {
+    "abs": lambda: written(lambda out: torch.abs(transposed(*A), out=out), empty()),
+    "abs of complex numbers": lambda: written(lambda out: torch.abs(transposed(*A, dtype=CFLOAT), out=out), empty()),
+    "angle": lambda: [torch.angle(transposed(*A, dtype=CFLOAT))],
+    "conj_physical": lambda: written(
+        lambda out: torch.conj_physical(transposed(*A, dtype=CFLOAT), out=out), empty(dtype=CFLOAT)
+    ),
+    "conj_physical_": lambda: [transposed(*A, dtype=CFLOAT).conj_physical_()],
+    "where": lambda: written(
+        lambda out: torch.where(transposed(*A) > 0, transposed(*A), transposed(*A), out=out), empty()
+    ),
+    "addr": lambda: written(lambda out: torch.addr(transposed(*A), torch.ones(4), torch.ones(3), out=out), empty()),
+    "polar": lambda: written(lambda out: torch.polar(transposed(*A), transposed(*A), out=out), empty(dtype=CFLOAT)),
+    "mode": lambda: written(lambda out: torch.mode(transposed(*A), out=out), empty(), empty(dtype=LONG)),
+    "geqrf": lambda: written(lambda out: torch.geqrf(torch.ones(*A), out=out), empty(), empty()),
+    "geqrf, one of another size": lambda: written(lambda out: torch.geqrf(torch.ones(*A), out=out), empty(), empty(7)),
+    "histogram": lambda: written(lambda out: torch.histogram(torch.ones(4), 3, out=out), empty(), empty()),
+    "householder_product": lambda: written(
+        lambda out: torch.linalg.householder_product(torch.ones(*A), torch.ones(3), out=out), empty()
+    ),
+    "householder_product, of another dtype": lambda: written(
+        lambda out: torch.linalg.householder_product(torch.ones(*A), torch.ones(3), out=out),
+        empty(dtype=torch.float64),
+    ),
+    "eig": lambda: written(
+        lambda out: torch.linalg.eig(torch.eye(3), out=out), empty(dtype=CFLOAT), empty(dtype=CFLOAT)
+    ),
+    "nonzero": lambda: written(lambda out: torch.nonzero(torch.ones(*A), out=out), empty(dtype=LONG)),
+    "masked_select": lambda: written(
+        lambda out: torch.masked_select(torch.ones(*A), torch.eye(*A).bool(), out=out), empty()
+    ),
+    "lstsq": lambda: written(
+        lambda out: torch.linalg.lstsq(torch.eye(3), torch.ones(3, 2), out=out),
+        empty(),
+        empty(),
+        empty(dtype=LONG),
+        empty(),
+    ),
+    "multinomial": lambda: written(lambda out: torch.multinomial(torch.ones(*A), 2, out=out), empty(dtype=LONG)),
+    "batch norm in evaluation": lambda: list(
+        torch.ops.aten.native_batch_norm.out(
+            torch.ones(2, 3, 4),
+            None,
+            None,
+            torch.ones(3),
+            torch.ones(3),
+            False,
+            0.1,
+            1e-5,
+            out=empty(),
+            save_mean=empty(),
+            save_invstd=empty(5),
+        )
+    ),
+    "lu_solve from the right": lambda: written(
+        lambda out: torch.linalg.lu_solve(
+            *torch.linalg.lu_factor(torch.eye(3, dtype=CFLOAT)), torch.ones(2, 3, dtype=CFLOAT), left=False, out=out
+        ),
+        empty(dtype=CFLOAT),
+    ),
+}
+
+
+def seen(tensors: list[Tensor]) -> list[tuple[object, ...]]:
+    return [(tuple(t.shape), t.stride(), t.dtype, t.is_conj()) for t in tensors]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_out_argument_ends_up_as_a_real_one(name):
+    real = seen(CALLS[name]())
+    with fake_mode():
+        assert seen(CALLS[name]()) == real
+        assert seen(CALLS[name]()) == real  # and from the cache
+
+
+def test_an_out_argument_may_not_overlap_what_is_read():
+    with fake_mode():
+        x = torch.ones(3, 3)
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.take(x, torch.zeros(9, dtype=LONG), out=x.view(9))
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.kthvalue(x, 1, out=(x[0], torch.empty(3, dtype=LONG)))
+
+
+def test_an_in_place_sum_over_batches_resizes_what_it_adds_to():
+    with fake_mode():
+        for _ in range(3):  # a constant comes from the cache from the third time on
+            x = torch.ones(1)
+            assert x.addbmm_(torch.ones(2, 5, 3), torch.ones(2, 3, 4)) is x
+            assert x.shape == (5, 4)
