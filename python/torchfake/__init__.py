@@ -11,10 +11,16 @@
 
 from pathlib import Path
 
-import torch  # noqa: F401  (its libraries have to be loaded before the engine's)
+import torch  # its libraries have to be loaded before the engine's
 
+try:
+    from torchfake import _C
+except ImportError as error:
+    raise ImportError(
+        f"torchfake's engine does not load with PyTorch {torch.__version__}: it works with the PyTorch it was built "
+        "against alone. Build it again for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
+    ) from error
 from torchfake import (
-    _C,
     _amp,
     _attributes,
     _autograd,

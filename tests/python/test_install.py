@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import torchfake
 from torchfake import _C
@@ -93,6 +94,15 @@ def test_the_table_of_behaviours_names_tests_that_exist() -> None:
     assert len(named) > 40
     for file, function in named:
         assert (f"def {function}(" if function else "def test_") in (tests / file).read_text(), (file, function)
+
+
+def test_an_engine_that_does_not_load_is_told_with_the_way_out(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "torchfake", ignore=lambda _, names: [n for n in names if n.startswith("_C.")])
+    (tmp_path / "torchfake" / "_C.py").write_text("raise ImportError('undefined symbol')")
+    ran = subprocess.run([sys.executable, "-c", "import torchfake"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode != 0
+    assert "undefined symbol" in ran.stderr
+    assert f"does not load with PyTorch {torch.__version__}" in ran.stderr and "--no-build-isolation" in ran.stderr
 
 
 def test_the_package_is_typed() -> None:

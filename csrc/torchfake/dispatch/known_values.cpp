@@ -205,15 +205,16 @@ bool makes_values(const OpTraits& traits, const FakeModeOptions& options) {
   if (options.propagate_real_tensors) {
     return traits.values == ValueSource::kConstant || !traits.takes_tensors || traits.is_factory_like;
   }
-  return traits.values == ValueSource::kConstant && options.known_from_factories;
+  return traits.is_builtin && traits.values == ValueSource::kConstant && options.known_from_factories;
 }
 
-// Whether an operator's outputs are known where its inputs are.
+// Whether an operator's outputs are known where its inputs are. An operator of a user may draw random numbers or reach
+// out of the process, and nothing says so: it is not run on the side.
 bool passes_values_on(const OpTraits& traits, const FakeModeOptions& options) {
   if (options.propagate_real_tensors) {
     return true;
   }
-  return traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite;
+  return traits.is_builtin && (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite);
 }
 
 }  // namespace
