@@ -54,7 +54,7 @@ at::Tensor meta_like(const at::Tensor& fake) {
 }
 
 at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device) {
-  static const ModePtr outside = c10::make_intrusive<ModeState>(FakeModeOptions{.distinct_tensors_differ = false});
+  static const ModePtr outside = c10::make_intrusive<ModeState>(FakeModeOptions{});
   const ModePtr mode = current_mode();
   at::Tensor fake = at_the_boundary([&] { return to_fake(tensor, mode ? mode : outside, device); });
   if (tensor.defined() && tensor.requires_grad() && !fake.requires_grad()) {

@@ -85,7 +85,6 @@ void bind_state(py::module_& module) {
             FakeModeOptions options;
             options.known_values = known_values;
             options.exclusive = exclusive;
-            options.distinct_tensors_differ = false;
             return c10::make_intrusive<ModeState>(std::move(options));
           }),
           py::kw_only(),

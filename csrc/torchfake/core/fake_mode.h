@@ -45,10 +45,10 @@ struct FakeModeOptions {
   RealTensors real_tensors = RealTensors::kAmongThemselves;
   // Whether fakes of other modes are refused.
   bool exclusive = false;
-  // Whether `equal` answers for values that are not known: a tensor is equal to itself and to no other.
-  // torch::nn::MultiheadAttention asks that of its inputs, to choose between ways that come to the same. If false, the
-  // question is an error where the tensors are not the same.
-  bool distinct_tensors_differ = true;
+  // Whether `equal` takes two tensors of values that are not known for different, in place of an error. A guess, for
+  // those who know that it does no harm: torch::nn::MultiheadAttention asks it of its inputs, to choose between ways
+  // that come to the same.
+  bool distinct_tensors_differ = false;
   // Whether an operator that has no meta kernel may run its CPU kernel on zeros.
   bool allow_fallback_kernels = true;
   // Whether a fake may claim the meta device.

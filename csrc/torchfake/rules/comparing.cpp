@@ -11,7 +11,7 @@ bool same_memory(const at::Tensor& self, const at::Tensor& other) {
       self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
 }
 
-// equal(self, other). That a tensor is equal to itself holds unless it has a NaN, which nobody knows.
+// equal(self, other). The real kernels take a tensor for equal to itself whatever it holds, a NaN too.
 RuleResult equal(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor other = call.arg(1).toTensor();
@@ -28,8 +28,8 @@ RuleResult equal(Call& call, const ModePtr& mode) {
         ErrorKind::kDataDependentOutput,
         call.op_name(),
         "whether two tensors are equal depends on their values, and these fake tensors hold none. Values are known "
-        "only "
-        "where they follow from small constants; keep this branch out of the fake run.");
+        "only where they follow from small constants; keep this branch out of the fake run, or make the mode with "
+        "distinct_tensors_differ.");
   }
   const bool answer = self.sizes() == other.sizes() && (self.numel() == 0 || same_memory(self, other));
   torch::jit::drop(*call.stack, call.num_args());
