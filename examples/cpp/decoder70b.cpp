@@ -1,11 +1,12 @@
 // Builds a decoder of 70 B parameters with torch::nn, and runs it forward and backward on a GPU that is not there.
-#include <sys/resource.h>
 #include <torch/torch.h>
 #include <torchfake/torchfake.h>
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <sstream>
+#include <string>
 
 namespace {
 
@@ -108,11 +109,15 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The most memory this process has really used.
+// The most memory this process has really used. getrusage would begin with what its parent had.
 double peak_mebibytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) {
+      return std::stod(line.substr(6)) / 1024;
+    }
+  }
+  return 0;
 }
 
 std::string describe(const torch::Tensor& tensor) {
