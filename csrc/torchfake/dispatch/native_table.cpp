@@ -19,27 +19,31 @@ Table& table() {
 template <typename Visit>
 void for_each_own_kernel(const Visit& visit) {
   for (const auto family :
-       {&pointwise_kernels,      &reduction_kernels,    &rearranging_kernels, &normalization_kernels,
-        &convolution_kernels,    &recurrent_kernels,    &random_kernels,      &attention_kernels,
-        &factory_kernels,        &fourier_kernels,      &vision_kernels,      &loss_kernels,
-        &linear_algebra_kernels, &out_argument_kernels, &activation_kernels,  &distribution_kernels,
-        &distance_kernels,       &embedding_kernels,    &linalg_kernels,      &optimizer_kernels,
-        &padding_kernels,        &pooling_kernels,      &searching_kernels,   &selection_kernels}) {
+       {&pointwise_kernels, &reduction_kernels, &rearranging_kernels, &normalization_kernels, &convolution_kernels,
+        &recurrent_kernels, &random_kernels,    &attention_kernels,   &factory_kernels,       &fourier_kernels,
+        &vision_kernels,    &loss_kernels,      &activation_kernels,  &distribution_kernels,  &distance_kernels,
+        &embedding_kernels, &linalg_kernels,    &optimizer_kernels,   &padding_kernels,       &pooling_kernels,
+        &searching_kernels, &selection_kernels}) {
     for (const NativeKernel& kernel : family()) {
       visit(kernel);
     }
   }
 }
 
-void add_to_table(const NativeKernel& kernel) {
+void add_own(const NativeKernel& kernel) {
+  const bool is_first = table().emplace(kernel.name, kernel.kernel).second;
+  TORCH_INTERNAL_ASSERT(is_first, kernel.name, " has two kernels in csrc/torchfake/rules");
+}
+
+void add_pytorchs(const NativeKernel& kernel) {
   table().emplace(kernel.name, kernel.kernel);
 }
 
 // Ours first: where PyTorch has one too, ours is there because that one does not answer as the real kernel.
 const Table& filled_table() {
   static const bool filled = [] {
-    for_each_own_kernel(add_to_table);
-    for_each_native_kernel(add_to_table);
+    for_each_own_kernel(add_own);
+    for_each_native_kernel(add_pytorchs);
     return true;
   }();
   (void)filled;

@@ -163,23 +163,6 @@ at::Tensor shift_scalar(const at::Tensor& self, const at::Scalar& other) {
   return shift(self, number(other));
 }
 
-at::Tensor& conj_physical_out(const at::Tensor& self, at::Tensor& out) {
-  at::TensorIterator::unary_op(out, self);
-  return out;
-}
-
-at::Tensor& conj_physical_(at::Tensor& self) {
-  return self.is_complex() ? conj_physical_out(self, self) : self;
-}
-
-// Complex numbers go through a complex result, whose real part is copied.
-at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
-  const bool to_real = self.is_complex() && !out.is_complex();
-  const at::Tensor result = to_real ? contiguous_like(self, c10::toRealValueType(self.scalar_type())) : pointwise(self);
-  write_out(out, result, OutDtype::kCastable);
-  return out;
-}
-
 // The exponent has a dtype of its own, so the two are laid out one by one.
 std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tensor& mantissa, at::Tensor& exponent) {
   TORCH_CHECK(self.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
@@ -222,14 +205,12 @@ KernelList activation_kernels() {
       out_form<ops::rrelu_with_noise_out, ops::rrelu_with_noise>(),
       in_place_form<ops::rrelu_with_noise_, ops::rrelu_with_noise>(),
       kernel<ops::logit, &logit>(),
-      out_form<ops::logit_out, ops::logit>(),
       in_place_form<ops::logit_, ops::logit>(),
       kernel<ops::glu_backward, &glu_backward>(),
       out_form<ops::glu_backward_grad_input, ops::glu_backward>(OutDtype::kSame),
       kernel<ops::glu_jvp, &glu_jvp>(),
       kernel<ops::glu_backward_jvp, &glu_backward_jvp>(),
       kernel<ops::floor_divide, &floor_divide>(),
-      out_form<ops::floor_divide_out, ops::floor_divide>(),
       in_place_form<ops::floor_divide__Tensor, ops::floor_divide>(),
       kernel<ops::remainder_Scalar_Tensor, &remainder>(),
       kernel<ops::rsub_Tensor, &rsub>(),
@@ -247,16 +228,9 @@ KernelList activation_kernels() {
       in_place_form<ops::__ilshift___Scalar, ops::__lshift___Scalar>(),
       in_place_form<ops::__irshift___Tensor, ops::__rshift___Tensor>(),
       in_place_form<ops::__irshift___Scalar, ops::__rshift___Scalar>(),
-      kernel<ops::conj_physical_out, &conj_physical_out>(),
       kernel<ops::frexp_Tensor_out, &frexp_out>(),
-      kernel<ops::conj_physical_, &conj_physical_>(),
-      kernel<ops::abs_out, &abs_out>(),
-      out_form<ops::angle_out, ops::angle>(),
       out_form<ops::logical_not_out, ops::logical_not>(),
       out_form<ops::nan_to_num_out, ops::nan_to_num>(),
-      out_form<ops::complex_out, ops::complex>(OutDtype::kSame),
-      out_form<ops::polar_out, ops::polar>(OutDtype::kSame),
-      out_form<ops::where_self_out, ops::where_self>(),
       out_form<ops::mvlgamma_out, ops::mvlgamma>(),
   };
 }

@@ -23,18 +23,6 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& prob) {
   return contiguous_like(count);
 }
 
-at::Tensor multinomial(const at::Tensor& self, int64_t num_samples, bool replacement) {
-  TORCH_CHECK(self.dim() > 0 && self.dim() <= 2, "prob_dist must be 1 or 2 dim");
-  TORCH_CHECK(
-      self.is_floating_point(), "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
-  TORCH_CHECK(num_samples > 0, "cannot sample num_samples <= 0 samples");
-  TORCH_CHECK(
-      replacement || num_samples <= self.size(-1),
-      "cannot sample num_samples > prob_dist.size(-1) samples without replacement");
-  TORCH_CHECK(self.size(-1) <= (int64_t{1} << 24), "number of categories cannot exceed 2^24");
-  return self.dim() == 1 ? empty({num_samples}, c10::kLong) : empty({self.size(0), num_samples}, c10::kLong);
-}
-
 TwoTensors native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   (void)train;
@@ -62,8 +50,6 @@ KernelList distribution_kernels() {
       kernel<ops::_sample_dirichlet, &drawn_like>(),
       kernel<ops::binomial, &binomial>(),
       out_form<ops::bernoulli_out, ops::bernoulli>(),
-      kernel<ops::multinomial, &multinomial>(),
-      out_form<ops::multinomial_out, ops::multinomial>(OutDtype::kSame),
       out_form<ops::randperm_generator_out, ops::randperm_generator>(),
       kernel<ops::native_dropout, &native_dropout>(),
       kernel<ops::_fused_dropout, &fused_dropout>(),

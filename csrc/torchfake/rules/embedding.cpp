@@ -94,7 +94,8 @@ FourTensors embedding_bag(
       mode == kMax ? maxima : contiguous_like(bag_size)};
 }
 
-FourTensors with_backward(
+template <bool kForBackward>
+FourTensors with_all_arguments(
     const at::Tensor& weight,
     const at::Tensor& indices,
     const at::Tensor& offsets,
@@ -105,21 +106,7 @@ FourTensors with_backward(
     bool include_last_offset,
     int64_t padding_idx) {
   return embedding_bag(
-      weight, indices, offsets, mode, value(per_sample_weights), include_last_offset, padding_idx, true);
-}
-
-FourTensors forward_only(
-    const at::Tensor& weight,
-    const at::Tensor& indices,
-    const at::Tensor& offsets,
-    bool /*scale_grad_by_freq*/,
-    int64_t mode,
-    bool /*sparse*/,
-    const OptTensor& per_sample_weights,
-    bool include_last_offset,
-    int64_t padding_idx) {
-  return embedding_bag(
-      weight, indices, offsets, mode, value(per_sample_weights), include_last_offset, padding_idx, false);
+      weight, indices, offsets, mode, value(per_sample_weights), include_last_offset, padding_idx, kForBackward);
 }
 
 at::Tensor dense_backward(
@@ -155,21 +142,15 @@ at::Tensor backward(
 
 at::Tensor per_sample_weights_backward(
     const at::Tensor& grad,
-    const at::Tensor& weight,
+    const at::Tensor& /*weight*/,
     const at::Tensor& indices,
     const at::Tensor& /*offsets*/,
     const at::Tensor& /*offset2bag*/,
     int64_t mode) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      claimed_device().is_cpu() || grad.scalar_type() != c10::kBFloat16,
-      "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
-  TORCH_CHECK(
-      grad.dim() == 2 && weight.dim() == 2 && indices.dim() == 1 && weight.size(1) == grad.size(1),
-      "embedding_bag_backward: expected a gradient of ",
-      weight.size(-1),
-      " columns, got ",
-      grad.sizes());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !claimed_device().is_cuda() || grad.scalar_type() != c10::kBFloat16,
+      "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
   return empty({indices.size(0)}, grad.scalar_type());
 }
 
@@ -178,8 +159,8 @@ at::Tensor per_sample_weights_backward(
 KernelList embedding_kernels() {
   namespace ops = at::_ops;
   return {
-      kernel<ops::_embedding_bag, &with_backward>(),
-      kernel<ops::_embedding_bag_forward_only, &forward_only>(),
+      kernel<ops::_embedding_bag, &with_all_arguments<true>>(),
+      kernel<ops::_embedding_bag_forward_only, &with_all_arguments<false>>(),
       kernel<ops::_embedding_bag_backward, &backward>(),
       kernel<ops::_embedding_bag_dense_backward, &dense_backward>(),
       kernel<ops::_embedding_bag_per_sample_weights_backward, &per_sample_weights_backward>(),

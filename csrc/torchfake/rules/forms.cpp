@@ -5,18 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 
+#include <torchfake/rules/results.h>
+
 namespace torchfake {
 
 namespace {
-
-void check_castable(const at::Tensor& from, const at::Tensor& to) {
-  TORCH_CHECK(
-      c10::canCast(from.scalar_type(), to.scalar_type()),
-      "result type ",
-      from.scalar_type(),
-      " can't be cast to the desired output type ",
-      to.scalar_type());
-}
 
 // Runs the plain form of an operator on the arguments on the stack.
 class PlainForm {
@@ -31,26 +24,44 @@ class PlainForm {
   c10::OperatorName name_;
 };
 
+OutRule::Tensors pop_tensors(torch::jit::Stack* stack, size_t count) {
+  OutRule::Tensors tensors;
+  for (const c10::IValue& value : torch::jit::last(*stack, count)) {
+    tensors.push_back(value.toTensor());
+  }
+  torch::jit::drop(*stack, count);
+  return tensors;
+}
+
+void check_separate(const OutRule::Tensors& outs, c10::ArrayRef<c10::IValue> arguments) {
+  for (const at::Tensor& out : outs) {
+    at::assert_no_internal_overlap(out);
+    for (const c10::IValue& argument : arguments) {
+      if (argument.isTensor() && argument.toTensor().defined()) {
+        at::assert_no_overlap(out, argument.toTensor());
+      }
+    }
+  }
+}
+
 class OutForm final : public c10::OperatorKernel {
  public:
-  OutForm(c10::OperatorName plain, OutDtype dtype) : plain_(std::move(plain)), dtype_(dtype) {}
+  OutForm(c10::OperatorName plain, OutRule rule) : plain_(std::move(plain)), rule_(rule) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
     const size_t count = op.schema().returns().size();
-    const std::vector<c10::IValue> outs(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
-    torch::jit::drop(*stack, count);
-    plain_.run(stack);
-    const std::vector<c10::IValue> results(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
-    torch::jit::drop(*stack, count);
-    for (size_t i = 0; i < count; ++i) {
-      write_out(outs[i].toTensor(), results[i].toTensor(), dtype_);
+    const OutRule::Tensors outs = pop_tensors(stack, count);
+    if (rule_.separate) {
+      check_separate(outs, torch::jit::last(*stack, op.schema().arguments().size() - count));
     }
+    plain_.run(stack);
+    rule_.write(outs, pop_tensors(stack, count));
     stack->insert(stack->end(), outs.begin(), outs.end());
   }
 
  private:
   PlainForm plain_;
-  OutDtype dtype_;
+  OutRule rule_;
 };
 
 class InPlaceForm final : public c10::OperatorKernel {
@@ -67,7 +78,7 @@ class InPlaceForm final : public c10::OperatorKernel {
         self.sizes(),
         " doesn't match the broadcast shape ",
         result.sizes());
-    check_castable(result, self);
+    check_castable(result.scalar_type(), self.scalar_type());
     at::assert_no_internal_overlap(self);
     stack->emplace_back(self);
   }
@@ -85,7 +96,7 @@ NativeKernel boxed(std::string name, std::unique_ptr<Form> form) {
 
 void write_out(const at::Tensor& out, const at::Tensor& result, OutDtype dtype) {
   if (dtype == OutDtype::kCastable) {
-    check_castable(result, out);
+    check_castable(result.scalar_type(), out.scalar_type());
   } else {
     TORCH_CHECK(
         out.scalar_type() == result.scalar_type(),
@@ -101,8 +112,46 @@ void write_out(const at::Tensor& out, const at::Tensor& result, OutDtype dtype) 
   }
 }
 
-NativeKernel out_form(std::string name, c10::OperatorName plain, OutDtype dtype) {
-  return boxed(std::move(name), std::make_unique<OutForm>(std::move(plain), dtype));
+namespace {
+
+template <OutDtype kDtype>
+void write_each(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    write_out(outs[i], results[i], kDtype);
+  }
+}
+
+}  // namespace
+
+OutRule::OutRule(OutDtype dtype)
+    : OutRule(dtype == OutDtype::kSame ? &write_each<OutDtype::kSame> : &write_each<OutDtype::kCastable>) {}
+
+void write_contiguous(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    check_castable(results[i].scalar_type(), outs[i].scalar_type());
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    at::native::resize_output(outs[i], results[i].sizes());
+  }
+}
+
+void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const bool fits =
+        outs[i].numel() == 0 || (outs[i].sizes() == results[i].sizes() && outs[i].strides() == results[i].strides());
+    if (!fits || outs[i].scalar_type() != results[i].scalar_type()) {
+      return write_contiguous(outs, results);
+    }
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (at::native::resize_output(outs[i], results[i].sizes())) {
+      outs[i].as_strided_(results[i].sizes(), results[i].strides());
+    }
+  }
+}
+
+NativeKernel out_form(std::string name, c10::OperatorName plain, OutRule rule) {
+  return boxed(std::move(name), std::make_unique<OutForm>(std::move(plain), rule));
 }
 
 NativeKernel in_place_form(std::string name, c10::OperatorName plain) {

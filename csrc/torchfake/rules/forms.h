@@ -37,7 +37,7 @@ struct LeadingArguments<Return(Args...), kFunction> {
 
  private:
   template <typename Tuple, size_t... kIndices>
-  static Return apply(Tuple args, std::index_sequence<kIndices...> /*taken*/) {
+  static Return apply([[maybe_unused]] Tuple args, std::index_sequence<kIndices...> /*taken*/) {
     return kFunction(std::get<kIndices>(args)...);
   }
 };
@@ -57,13 +57,32 @@ enum class OutDtype : uint8_t { kCastable, kSame };
 // and where `out` overlaps itself.
 void write_out(const at::Tensor& out, const at::Tensor& result, OutDtype dtype);
 
-NativeKernel out_form(std::string name, c10::OperatorName plain, OutDtype dtype);
+// How out= arguments take what the plain form returned.
+struct OutRule {
+  using Tensors = c10::SmallVector<at::Tensor, 4>;
+  using Write = void (*)(const Tensors& outs, const Tensors& results);
+
+  OutRule(Write write, bool separate = false) : write(write), separate(separate) {}
+  OutRule(OutDtype dtype);  // write_out for each
+
+  Write write;
+  bool separate;  // the kernel reads its arguments while it writes: they may not overlap
+};
+
+// The kernel fills a contiguous result, or copies into what is there.
+void write_contiguous(const OutRule::Tensors& outs, const OutRule::Tensors& results);
+
+// A library that works on columns: it writes to arguments that are empty or laid out as it needs them, and otherwise to
+// tensors of its own, which are copied.
+void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results);
+
+NativeKernel out_form(std::string name, c10::OperatorName plain, OutRule rule);
 NativeKernel in_place_form(std::string name, c10::OperatorName plain);
 
 // The out= form of `Op`, whose own kernel must not be written in terms of it.
 template <typename OutOp, typename Op>
-NativeKernel out_form(OutDtype dtype = OutDtype::kCastable) {
-  return out_form(name_of<OutOp>(), c10::OperatorName(Op::name, Op::overload_name), dtype);
+NativeKernel out_form(OutRule rule = OutDtype::kCastable) {
+  return out_form(name_of<OutOp>(), c10::OperatorName(Op::name, Op::overload_name), rule);
 }
 
 // The form of `Op` that writes its first argument.

@@ -48,7 +48,5 @@ KernelList padding_kernels();
 KernelList pooling_kernels();
 KernelList searching_kernels();
 KernelList selection_kernels();
-KernelList linear_algebra_kernels();
-KernelList out_argument_kernels();
 
 }  // namespace torchfake

@@ -1,5 +1,8 @@
-// Linear algebra without a structured kernel: results lie column by column, as LAPACK leaves them.
+// Linear algebra: results that lie column by column, as LAPACK leaves them, and bits that a kernel sets at its end.
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/ops/_linalg_svd_meta_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_lu_solve_meta_dispatch.h>
 
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -35,10 +38,9 @@ at::Tensor cholesky_solve_helper(const at::Tensor& self) {
 
 TwoTensors geqrf(const at::Tensor& self) {
   TORCH_CHECK(self.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
-  require_floating_or_complex(self, "geqrf");
-  std::vector<int64_t> tau = self.sizes().slice(0, self.dim() - 2).vec();
-  tau.push_back(std::min(self.size(-1), self.size(-2)));
-  return {column_major_like(self), empty(tau, self.scalar_type())};
+  std::vector<int64_t> factors = without_last(self);
+  factors.back() = std::min(self.size(-2), self.size(-1));
+  return {column_major_like(self), empty(factors, self.scalar_type())};
 }
 
 void check_reflectors(const at::Tensor& input, const at::Tensor& tau, const char* name) {
@@ -88,7 +90,6 @@ at::Tensor ormqr(const at::Tensor& self, const at::Tensor& tau, const at::Tensor
 
 TwoTensors eig(const at::Tensor& self) {
   at::native::squareCheckInputs(self, "linalg.eig");
-  at::native::checkFloatingOrComplex(self, "linalg.eig");
   const c10::ScalarType dtype = c10::toComplexType(self.scalar_type());
   return {empty(without_last(self), dtype), column_major(self.sizes(), dtype)};
 }
@@ -118,6 +119,102 @@ at::Tensor solve_triangular(const at::Tensor& self, const at::Tensor& other, boo
   return column_major(sizes, other.scalar_type());
 }
 
+// A GPU's library has the right singular vectors in rows.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_svd(
+    const at::Tensor& self,
+    bool full_matrices,
+    bool compute_uv,
+    std::optional<c10::string_view> driver) {
+  auto [u, s, vh] = at::meta::_linalg_svd(self, full_matrices, compute_uv, driver);
+  if (claimed_device().is_cuda()) {
+    vh = contiguous_like(vh);
+  }
+  return {u, s, vh};
+}
+
+// X A = B is solved as the transposed system; the result is conjugated by its bit.
+void conjugate_if_transposed(const at::Tensor& result, bool left) {
+  if (!left && result.is_complex() && result.numel() > 0) {
+    result._set_conj(!result.is_conj());
+  }
+}
+
+at::Tensor linalg_lu_solve(
+    const at::Tensor& factors,
+    const at::Tensor& pivots,
+    const at::Tensor& right_side,
+    bool left,
+    bool adjoint) {
+  at::Tensor result = at::meta::linalg_lu_solve(factors, pivots, right_side, left, adjoint);
+  conjugate_if_transposed(result, left);
+  return result;
+}
+
+at::Tensor& linalg_lu_solve_out(
+    const at::Tensor& factors,
+    const at::Tensor& pivots,
+    const at::Tensor& right_side,
+    bool left,
+    bool adjoint,
+    at::Tensor& out) {
+  at::meta::linalg_lu_solve_outf(factors, pivots, right_side, left, adjoint, out);
+  conjugate_if_transposed(out, left);
+  return out;
+}
+
+at::Tensor& addbmm_out(
+    const at::Tensor& self,
+    const at::Tensor& batch1,
+    const at::Tensor& batch2,
+    const at::Scalar& beta,
+    const at::Scalar& alpha,
+    at::Tensor& out) {
+  TORCH_CHECK(batch1.dim() == 3, "batch1 must be a 3D tensor");
+  TORCH_CHECK(batch2.dim() == 3, "batch2 must be a 3D tensor");
+  TORCH_CHECK(
+      batch1.size(0) == batch2.size(0),
+      "batch1 and batch2 must have same number of batches, got ",
+      batch1.size(0),
+      " and ",
+      batch2.size(0));
+  TORCH_CHECK(
+      batch1.size(2) == batch2.size(1),
+      "Incompatible matrix sizes for bmm (",
+      batch1.sizes(),
+      " and ",
+      batch2.sizes(),
+      ")");
+  const at::Tensor matrix = self.expand({batch1.size(1), batch2.size(2)});
+  out.resize_(matrix.sizes());
+  if (!out.is_same(self)) {
+    out.copy_(matrix);
+  }
+  if (batch1.size(0) > 0) {
+    out.addmm_(batch1.select(0, 0), batch2.select(0, 0), beta, alpha);
+  }
+  return out;
+}
+
+// Resizes what it adds to: a vector becomes the matrix that it is broadcast to.
+at::Tensor& addbmm_(
+    at::Tensor& self,
+    const at::Tensor& batch1,
+    const at::Tensor& batch2,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  return addbmm_out(self, batch1, batch2, beta, alpha, self);
+}
+
+at::Tensor addbmm(
+    const at::Tensor& self,
+    const at::Tensor& batch1,
+    const at::Tensor& batch2,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  at::Tensor out = at::empty({0}, self.options());
+  return addbmm_out(self, batch1, batch2, beta, alpha, out);
+}
+
 }  // namespace
 
 KernelList linalg_kernels() {
@@ -128,18 +225,24 @@ KernelList linalg_kernels() {
       out_form<ops::cholesky_inverse_out, ops::cholesky_inverse>(),
       kernel<ops::_cholesky_solve_helper, &cholesky_solve_helper>(),
       kernel<ops::geqrf, &geqrf>(),
-      out_form<ops::geqrf_a, ops::geqrf>(),
+      out_form<ops::geqrf_a, ops::geqrf>(&write_columns),
       kernel<ops::linalg_householder_product, &householder_product>(),
-      out_form<ops::linalg_householder_product_out, ops::linalg_householder_product>(),
+      out_form<ops::linalg_householder_product_out, ops::linalg_householder_product>(&write_columns),
       kernel<ops::ormqr, &ormqr>(),
-      out_form<ops::ormqr_out, ops::ormqr>(),
+      out_form<ops::ormqr_out, ops::ormqr>(&write_columns),
       kernel<ops::linalg_solve_triangular, &solve_triangular>(),
       out_form<ops::linalg_solve_triangular_out, ops::linalg_solve_triangular>(),
       kernel<ops::linalg_eig, &eig>(),
-      out_form<ops::linalg_eig_out, ops::linalg_eig>(),
+      out_form<ops::linalg_eig_out, ops::linalg_eig>(&write_columns),
       kernel<ops::_linalg_eigvals, &eigvals>(),
       out_form<ops::linalg_eigvals_out, ops::_linalg_eigvals>(),
       kernel<ops::linalg_matrix_exp, &matrix_exp>(),
+      kernel<ops::_linalg_svd, &linalg_svd>(),
+      kernel<ops::linalg_lu_solve, &linalg_lu_solve>(),
+      kernel<ops::linalg_lu_solve_out, &linalg_lu_solve_out>(),
+      kernel<ops::addbmm, &addbmm>(),
+      kernel<ops::addbmm_, &addbmm_>(),
+      kernel<ops::addbmm_out, &addbmm_out>(),
   };
 }
 

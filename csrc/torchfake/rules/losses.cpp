@@ -1,5 +1,4 @@
 // Losses without a structured kernel, forward and backward.
-#include <ATen/EmptyTensor.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/LossMulti.h>
@@ -36,11 +35,11 @@ at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t 
   return reduced(pointwise(self, target), reduction);
 }
 
-// The backward of smooth_l1_loss, huber_loss and mse_loss, into a tensor that is there.
-at::Tensor& pointwise_backward_out(
+at::Tensor& mse_backward_out(
     const at::Tensor& grad_output,
     const at::Tensor& self,
     const at::Tensor& target,
+    int64_t /*reduction*/,
     at::Tensor& grad_input) {
   at::TensorIteratorConfig()
       .add_output(grad_input)
@@ -52,25 +51,6 @@ at::Tensor& pointwise_backward_out(
       .enforce_safe_casting_to_output(true)
       .build();
   return grad_input;
-}
-
-at::Tensor& smooth_l1_backward_out(
-    const at::Tensor& grad_output,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t /*reduction*/,
-    double /*beta*/,
-    at::Tensor& grad_input) {
-  return pointwise_backward_out(grad_output, self, target, grad_input);
-}
-
-at::Tensor& mse_backward_out(
-    const at::Tensor& grad_output,
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t /*reduction*/,
-    at::Tensor& grad_input) {
-  return pointwise_backward_out(grad_output, self, target, grad_input);
 }
 
 void check_nll2d(const at::Tensor& self, const at::Tensor& target, const at::Tensor& weight) {
@@ -127,60 +107,8 @@ at::Tensor backward_of_first(const at::Tensor& /*grad_output*/, const at::Tensor
   return contiguous_like(self);
 }
 
-at::Tensor empty(c10::IntArrayRef sizes, const at::Tensor& like) {
-  return at::detail::empty_meta(sizes, like.scalar_type());
-}
-
-at::Tensor mse_loss_backward(
-    const at::Tensor& /*grad_output*/,
-    const at::Tensor& self,
-    const at::Tensor& /*target*/,
-    int64_t /*reduction*/) {
-  return empty(self.sizes(), self);
-}
-
-at::Tensor ctc_loss_backward(
-    const at::Tensor& /*grad*/,
-    const at::Tensor& log_probs,
-    const at::Tensor& /*targets*/,
-    c10::IntArrayRef /*input_lengths*/,
-    c10::IntArrayRef /*target_lengths*/,
-    const at::Tensor& /*neg_log_likelihood*/,
-    const at::Tensor& /*log_alpha*/,
-    int64_t /*blank*/,
-    bool /*zero_infinity*/) {
-  return empty(log_probs.sizes(), log_probs);
-}
-
-at::Tensor ctc_loss_backward_tensor(
-    const at::Tensor& /*grad*/,
-    const at::Tensor& log_probs,
-    const at::Tensor& /*targets*/,
-    const at::Tensor& /*input_lengths*/,
-    const at::Tensor& /*target_lengths*/,
-    const at::Tensor& /*neg_log_likelihood*/,
-    const at::Tensor& /*log_alpha*/,
-    int64_t /*blank*/,
-    bool /*zero_infinity*/) {
-  return empty(log_probs.sizes(), log_probs);
-}
-
 // The libraries have kernels of their own for some sizes; they are not modelled.
-bool use_cudnn_ctc_loss(
-    const at::Tensor& /*log_probs*/,
-    const at::Tensor& /*targets*/,
-    c10::IntArrayRef /*input_lengths*/,
-    c10::IntArrayRef /*target_lengths*/,
-    int64_t /*blank*/) {
-  return false;
-}
-
-bool use_cudnn_ctc_loss_tensor(
-    const at::Tensor& /*log_probs*/,
-    const at::Tensor& /*targets*/,
-    const at::Tensor& /*input_lengths*/,
-    const at::Tensor& /*target_lengths*/,
-    int64_t /*blank*/) {
+bool library_has_none() {
   return false;
 }
 
@@ -193,36 +121,18 @@ std::vector<int64_t> multilabel_sizes(const at::Tensor& self, const at::Tensor& 
   return reduction == at::Reduction::None && target.dim() > 1 ? std::vector<int64_t>{rows} : std::vector<int64_t>{};
 }
 
-std::tuple<at::Tensor, at::Tensor> multilabel_margin_loss_forward(
-    const at::Tensor& self,
-    const at::Tensor& target,
-    int64_t reduction) {
-  return {empty(multilabel_sizes(self, target, reduction), self), empty(target.sizes(), self)};
+TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
+  const c10::ScalarType dtype = self.scalar_type();
+  return {empty(multilabel_sizes(self, target, reduction), dtype), contiguous_like(target, dtype)};
 }
 
 at::Tensor multilabel_margin_loss_backward(
     const at::Tensor& /*grad_output*/,
     const at::Tensor& self,
     const at::Tensor& target,
-    int64_t reduction,
-    const at::Tensor& /*is_target*/) {
+    int64_t reduction) {
   multilabel_sizes(self, target, reduction);
-  return empty(self.sizes(), self);
-}
-
-at::Tensor embedding_bag_per_sample_weights_backward(
-    const at::Tensor& grad,
-    const at::Tensor& /*weight*/,
-    const at::Tensor& indices,
-    const at::Tensor& /*offsets*/,
-    const at::Tensor& /*offset2bag*/,
-    int64_t mode,
-    int64_t /*padding_idx*/) {
-  TORCH_CHECK(mode == 0, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !claimed_device().is_cuda() || grad.scalar_type() != c10::kBFloat16,
-      "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
-  return empty({indices.size(0)}, grad);
+  return contiguous_like(self);
 }
 
 }  // namespace
@@ -236,8 +146,6 @@ KernelList loss_kernels() {
       out_form<ops::binary_cross_entropy_backward_grad_input, ops::binary_cross_entropy_backward>(),
       kernel<ops::huber_loss, &huber_loss>(),
       out_form<ops::huber_loss_out, ops::huber_loss>(),
-      kernel<ops::huber_loss_backward_out, &smooth_l1_backward_out>(),
-      kernel<ops::smooth_l1_loss_backward_grad_input, &smooth_l1_backward_out>(),
       kernel<ops::mse_loss_backward_grad_input, &mse_backward_out>(),
       kernel<ops::nll_loss2d_forward, &nll_loss2d>(),
       out_form<ops::nll_loss2d_forward_output, ops::nll_loss2d_forward>(),
@@ -249,21 +157,15 @@ KernelList loss_kernels() {
       out_form<ops::multi_margin_loss_backward_grad_input, ops::multi_margin_loss_backward>(),
       out_form<ops::multilabel_margin_loss_forward_output, ops::multilabel_margin_loss_forward>(),
       out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(),
-      native_kernel<decltype(mse_loss_backward), &mse_loss_backward>("aten::mse_loss_backward"),
-      native_kernel<decltype(ctc_loss_backward), &ctc_loss_backward>("aten::_ctc_loss_backward"),
-      native_kernel<decltype(ctc_loss_backward_tensor), &ctc_loss_backward_tensor>("aten::_ctc_loss_backward.Tensor"),
-      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_cudnn_ctc_loss"),
-      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
-          "aten::_use_cudnn_ctc_loss.Tensor"),
-      native_kernel<decltype(use_cudnn_ctc_loss), &use_cudnn_ctc_loss>("aten::_use_miopen_ctc_loss"),
-      native_kernel<decltype(use_cudnn_ctc_loss_tensor), &use_cudnn_ctc_loss_tensor>(
-          "aten::_use_miopen_ctc_loss.Tensor"),
-      native_kernel<decltype(multilabel_margin_loss_forward), &multilabel_margin_loss_forward>(
-          "aten::multilabel_margin_loss_forward"),
-      native_kernel<decltype(multilabel_margin_loss_backward), &multilabel_margin_loss_backward>(
-          "aten::multilabel_margin_loss_backward"),
-      native_kernel<decltype(embedding_bag_per_sample_weights_backward), &embedding_bag_per_sample_weights_backward>(
-          "aten::_embedding_bag_per_sample_weights_backward"),
+      kernel<ops::multilabel_margin_loss_forward, &multilabel_margin_loss>(),
+      kernel<ops::multilabel_margin_loss_backward, &multilabel_margin_loss_backward>(),
+      kernel<ops::mse_loss_backward, &backward_of_first>(),
+      kernel<ops::_ctc_loss_backward, &backward_of_first>(),
+      kernel<ops::_ctc_loss_backward_Tensor, &backward_of_first>(),
+      kernel<ops::_use_cudnn_ctc_loss, &library_has_none>(),
+      kernel<ops::_use_cudnn_ctc_loss_Tensor, &library_has_none>(),
+      kernel<ops::_use_miopen_ctc_loss, &library_has_none>(),
+      kernel<ops::_use_miopen_ctc_loss_Tensor, &library_has_none>(),
   };
 }
 

@@ -1,10 +1,8 @@
 // Layer and batch normalisation: the saved statistics differ between the CPU and the GPUs.
 #include <ATen/AccumulateType.h>
-#include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/native/layer_norm.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <torchfake/rules/forms.h>
@@ -135,68 +133,13 @@ ThreeTensors native_batch_norm_no_stats(
   return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
-using ThreeReferences = std::tuple<at::Tensor&, at::Tensor&, at::Tensor&>;
-
-// In evaluation the CPU leaves the saved statistics as they come.
-ThreeReferences write_to(const ThreeTensors& results, bool training, ThreeReferences outs) {
-  at::native::resize_output(std::get<0>(outs), std::get<0>(results).sizes());
-  if (training || !claimed_device().is_cpu()) {
-    at::native::resize_output(std::get<1>(outs), std::get<1>(results).sizes());
-    at::native::resize_output(std::get<2>(outs), std::get<2>(results).sizes());
+// In evaluation the CPU saves no statistics, and leaves the arguments for them as they come.
+void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (i == 0 || results[i].numel() > 0 || !claimed_device().is_cpu()) {
+      at::native::resize_output(outs[i], results[i].sizes());
+    }
   }
-  return outs;
-}
-
-ThreeReferences native_batch_norm_out(
-    const at::Tensor& input,
-    const OptTensor& weight,
-    const OptTensor& bias,
-    const OptTensor& running_mean,
-    const OptTensor& running_var,
-    bool training,
-    double momentum,
-    double eps,
-    at::Tensor& out,
-    at::Tensor& save_mean,
-    at::Tensor& save_invstd) {
-  return write_to(
-      (native_batch_norm)(input, weight, bias, running_mean, running_var, training, momentum, eps),
-      training,
-      {out, save_mean, save_invstd});
-}
-
-ThreeReferences native_batch_norm_legit_out(
-    const at::Tensor& input,
-    const OptTensor& weight,
-    const OptTensor& bias,
-    at::Tensor& running_mean,
-    at::Tensor& running_var,
-    bool training,
-    double momentum,
-    double eps,
-    at::Tensor& out,
-    at::Tensor& save_mean,
-    at::Tensor& save_invstd) {
-  return write_to(
-      native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps),
-      training,
-      {out, save_mean, save_invstd});
-}
-
-ThreeReferences native_batch_norm_no_stats_out(
-    const at::Tensor& input,
-    const OptTensor& weight,
-    const OptTensor& bias,
-    bool training,
-    double momentum,
-    double eps,
-    at::Tensor& out,
-    at::Tensor& save_mean,
-    at::Tensor& save_invstd) {
-  return write_to(
-      native_batch_norm_no_stats(input, weight, bias, training, momentum, eps),
-      training,
-      {out, save_mean, save_invstd});
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_update(
@@ -363,11 +306,9 @@ KernelList normalization_kernels() {
       native_kernel<decltype(native_batch_norm_legit), &native_batch_norm_legit>("aten::_native_batch_norm_legit"),
       native_kernel<decltype(native_batch_norm_no_stats), &native_batch_norm_no_stats>(
           "aten::_native_batch_norm_legit.no_stats"),
-      native_kernel<decltype(native_batch_norm_out), &native_batch_norm_out>("aten::native_batch_norm.out"),
-      native_kernel<decltype(native_batch_norm_legit_out), &native_batch_norm_legit_out>(
-          "aten::_native_batch_norm_legit.out"),
-      native_kernel<decltype(native_batch_norm_no_stats_out), &native_batch_norm_no_stats_out>(
-          "aten::_native_batch_norm_legit.no_stats_out"),
+      out_form<ops::native_batch_norm_out, ops::native_batch_norm>(&write_batch_norm),
+      out_form<ops::_native_batch_norm_legit_out, ops::_native_batch_norm_legit>(&write_batch_norm),
+      out_form<ops::_native_batch_norm_legit_no_stats_out, ops::_native_batch_norm_legit_no_stats>(&write_batch_norm),
       native_kernel<decltype(native_batch_norm_backward), &native_batch_norm_backward>(
           "aten::native_batch_norm_backward"),
       native_kernel<decltype(batch_norm_with_update), &batch_norm_with_update>("aten::_batch_norm_with_update"),

@@ -80,6 +80,16 @@ at::Tensor restrided_backward(const at::Tensor& grad_output, const at::Tensor& s
   return grad_output.numel() == 0 ? result : padded_result(result.sizes(), self);
 }
 
+// An argument that is there is laid out anew too, also where its size fits.
+template <auto kMetaOut>
+at::Tensor& restrided_out(const at::Tensor& self, c10::IntArrayRef padding, at::Tensor& out) {
+  kMetaOut(self, padding, out);
+  if (claimed_device().is_cpu()) {
+    out.unsafeGetTensorImpl()->empty_tensor_restride(self.suggest_memory_format());
+  }
+  return out;
+}
+
 }  // namespace
 
 KernelList padding_kernels() {
@@ -87,6 +97,8 @@ KernelList padding_kernels() {
   return {
       kernel<ops::replication_pad2d, &restrided<&at::meta::replication_pad2d>>(),
       kernel<ops::replication_pad3d, &restrided<&at::meta::replication_pad3d>>(),
+      kernel<ops::replication_pad2d_out, &restrided_out<&at::meta::replication_pad2d_outf>>(),
+      kernel<ops::replication_pad3d_out, &restrided_out<&at::meta::replication_pad3d_outf>>(),
       kernel<ops::reflection_pad3d, &restrided<&at::meta::reflection_pad3d>>(),
       kernel<ops::reflection_pad3d_backward, &restrided_backward<&at::meta::reflection_pad3d_backward>>(),
       kernel<ops::reflection_pad2d, &reflection_pad2d>(),

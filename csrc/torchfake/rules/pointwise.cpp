@@ -1,5 +1,4 @@
 // Pointwise operators without a structured kernel: TensorIterator decides the layout, as it does for real.
-#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
@@ -8,35 +7,28 @@
 #include <ATen/ops/result_type.h>
 
 #include <torchfake/rules/kernels.h>
+#include <torchfake/rules/results.h>
 
 namespace torchfake {
 
 namespace {
 
-// What a pointwise kernel of `dtype` returns for these inputs.
-at::Tensor result_of(std::initializer_list<at::Tensor> inputs, c10::ScalarType dtype, const at::Tensor& out = {}) {
+// Writes to `out`, which is resized to what the iterator lays out.
+at::Tensor& iterate_into(at::Tensor& out, std::initializer_list<at::Tensor> inputs) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(true).check_all_same_dtype(false).check_all_same_device(false);
   config.add_owned_output(out);
   for (const at::Tensor& input : inputs) {
     config.add_owned_const_input(input);
   }
-  if (!out.defined()) {
-    config.declare_static_dtype_and_device(dtype, c10::Device(c10::kMeta));
-  }
-  return config.build().output();
+  config.build();
+  return out;
 }
 
-// The same with out=, which is resized to what the iterator lays out.
+// The same for a kernel that computes in `dtype`.
 at::Tensor& write_to(at::Tensor& out, std::initializer_list<at::Tensor> inputs, c10::ScalarType dtype) {
-  TORCH_CHECK(
-      c10::canCast(dtype, out.scalar_type()),
-      "result type ",
-      dtype,
-      " can't be cast to the desired output type ",
-      out.scalar_type());
-  result_of(inputs, dtype, out);
-  return out;
+  check_castable(dtype, out.scalar_type());
+  return iterate_into(out, inputs);
 }
 
 c10::ScalarType real_dtype(c10::ScalarType dtype) {
@@ -44,7 +36,7 @@ c10::ScalarType real_dtype(c10::ScalarType dtype) {
 }
 
 at::Tensor abs(const at::Tensor& self) {
-  return result_of({self}, real_dtype(self.scalar_type()));
+  return pointwise_to(real_dtype(self.scalar_type()), {self});
 }
 
 // Complex numbers are first turned into complex ones, and copied from there.
@@ -62,8 +54,7 @@ at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
 
 at::Tensor& abs_(at::Tensor& self) {
   TORCH_CHECK(!self.is_complex(), "In-place abs is not supported for complex tensors.");
-  result_of({self}, self.scalar_type(), self);
-  return self;
+  return iterate_into(self, {self});
 }
 
 c10::ScalarType angle_dtype(const at::Tensor& self) {
@@ -73,8 +64,7 @@ c10::ScalarType angle_dtype(const at::Tensor& self) {
 }
 
 at::Tensor angle(const at::Tensor& self) {
-  return self.is_complex() ? at::Tensor(at::detail::empty_meta(self.sizes(), angle_dtype(self)))
-                           : result_of({self}, angle_dtype(self));
+  return self.is_complex() ? contiguous_like(self, angle_dtype(self)) : pointwise_to(angle_dtype(self), {self});
 }
 
 at::Tensor& angle_out(const at::Tensor& self, at::Tensor& out) {
@@ -99,16 +89,15 @@ at::Tensor& floor_divide_out(const at::Tensor& self, const at::Tensor& other, at
 }
 
 at::Tensor logical_not(const at::Tensor& self) {
-  return result_of({self}, c10::kBool);
+  return pointwise_to(c10::kBool, {self});
 }
 
 at::Tensor logical_binary(const at::Tensor& self, const at::Tensor& other) {
-  return result_of({self, other}, c10::kBool);
+  return pointwise_to(c10::kBool, {self, other});
 }
 
 at::Tensor& logical_binary_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
-  result_of({self, other}, c10::kBool, out);
-  return out;
+  return iterate_into(out, {self, other});
 }
 
 at::Tensor nan_to_num(
@@ -116,7 +105,7 @@ at::Tensor nan_to_num(
     std::optional<double> /*nan*/,
     std::optional<double> /*posinf*/,
     std::optional<double> /*neginf*/) {
-  return result_of({self}, self.scalar_type());
+  return pointwise_to(self.scalar_type(), {self});
 }
 
 void check_condition(const at::Tensor& condition) {
@@ -128,7 +117,7 @@ void check_condition(const at::Tensor& condition) {
 
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
   check_condition(condition);
-  return result_of({condition, self, other}, at::result_type(self, other));
+  return pointwise_to(at::result_type(self, other), {condition, self, other});
 }
 
 at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
@@ -158,7 +147,7 @@ c10::ScalarType complex_dtype(const at::Tensor& first, const at::Tensor& second)
 }
 
 at::Tensor complex_of(const at::Tensor& first, const at::Tensor& second) {
-  return result_of({first, second}, complex_dtype(first, second));
+  return pointwise_to(complex_dtype(first, second), {first, second});
 }
 
 at::Tensor& complex_out(const at::Tensor& first, const at::Tensor& second, at::Tensor& out) {
@@ -209,7 +198,7 @@ at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tens
     return at::mul(at::mul(grad_output, mask), scale);
   }
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type ", mask.scalar_type());
-  return result_of({grad_output, mask}, grad_output.scalar_type());
+  return pointwise_to(grad_output.scalar_type(), {grad_output, mask});
 }
 
 at::Tensor relu(const at::Tensor& self) {

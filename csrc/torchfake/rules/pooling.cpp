@@ -146,17 +146,30 @@ at::Tensor max_pool3d_backward(const at::Tensor& /*grad_output*/, const at::Tens
   return formatted_like(self);
 }
 
-at::Tensor max_unpool2d(const at::Tensor& self, const at::Tensor& indices, c10::IntArrayRef output_size) {
+// Unpooling over `dim` dimensions: the sizes of the result.
+std::vector<int64_t> unpooled_sizes(
+    const at::Tensor& self,
+    const at::Tensor& indices,
+    c10::IntArrayRef output_size,
+    int64_t dim) {
   TORCH_CHECK(
       indices.scalar_type() == c10::kLong, "elements in indices should be type int64 but got: ", indices.scalar_type());
   TORCH_CHECK(
-      output_size.size() == 2,
-      "There should be exactly two elements (height, width) in output_size, but got ",
+      static_cast<int64_t>(output_size.size()) == dim,
+      "There should be exactly ",
+      dim,
+      " elements in output_size, but got ",
       output_size.size(),
       " elements.");
   TORCH_CHECK(
-      self.dim() == 3 || self.dim() == 4,
-      "Input to max_unpooling2d should be a 3d or 4d Tensor, but got a tensor with ",
+      self.dim() == dim + 1 || self.dim() == dim + 2,
+      "Input to max_unpooling",
+      dim,
+      "d should be a ",
+      dim + 1,
+      "d or ",
+      dim + 2,
+      "d Tensor, but got a tensor with ",
       self.dim(),
       " dimensions.");
   TORCH_CHECK(
@@ -166,7 +179,21 @@ at::Tensor max_unpool2d(const at::Tensor& self, const at::Tensor& indices, c10::
       ") but got indices tensor with shape: ",
       indices.sizes());
   std::vector<int64_t> sizes = self.sizes().vec();
-  std::copy(output_size.begin(), output_size.end(), sizes.end() - 2);
+  std::copy(output_size.begin(), output_size.end(), sizes.end() - dim);
+  return sizes;
+}
+
+at::Tensor max_unpool2d(const at::Tensor& self, const at::Tensor& indices, c10::IntArrayRef output_size) {
+  const std::vector<int64_t> sizes = unpooled_sizes(self, indices, output_size, 2);
+  for (int64_t i = 1; i < self.dim(); ++i) {
+    TORCH_CHECK(
+        self.size(i) > 0,
+        "max_unpooling2d_forward_out(): Expected input to have non-zero size for non-batch dimensions, but got ",
+        self.sizes(),
+        " with dimension ",
+        i,
+        " being empty.");
+  }
   return claimed_device().is_cpu() ? formatted(sizes, self) : empty(sizes, self.scalar_type());
 }
 
@@ -177,26 +204,11 @@ at::Tensor max_unpool3d(
     c10::IntArrayRef stride,
     c10::IntArrayRef padding) {
   TORCH_CHECK(
-      indices.scalar_type() == c10::kLong, "elements in indices should be type int64 but got: ", indices.scalar_type());
-  TORCH_CHECK(
-      self.dim() == 4 || self.dim() == 5,
-      "Input to max_unpooling3d should be a 4d or 5d Tensor, but got a tensor with ",
-      self.dim(),
-      " dimensions.");
-  TORCH_CHECK(
-      output_size.size() == 3 && stride.size() == 3 && padding.size() == 3,
-      "There should be exactly three elements (depth, height, width) in output_size, stride and padding");
+      stride.size() == 3 && padding.size() == 3,
+      "There should be exactly three elements (depth, height, width) in stride and padding");
   TORCH_CHECK(
       stride[0] > 0 && stride[1] > 0 && stride[2] > 0, "strides should be greater than zero, but got stride: ", stride);
-  TORCH_CHECK(
-      self.sizes() == indices.sizes(),
-      "Expected shape of indices to be same as that of the input tensor (",
-      self.sizes(),
-      ") but got indices tensor with shape: ",
-      indices.sizes());
-  std::vector<int64_t> sizes = self.sizes().vec();
-  std::copy(output_size.begin(), output_size.end(), sizes.end() - 3);
-  return empty(sizes, self.scalar_type());
+  return empty(unpooled_sizes(self, indices, output_size, 3), self.scalar_type());
 }
 
 at::Tensor fractional_max_pool3d_backward(const at::Tensor& /*grad_output*/, const at::Tensor& self) {

@@ -1,8 +1,5 @@
-// Variance, standard deviation and the k-th value: reductions without a structured kernel.
+// Variance and standard deviation: reductions without a structured kernel.
 #include <ATen/EmptyTensor.h>
-#include <ATen/MemoryOverlap.h>
-#include <ATen/WrapDimUtils.h>
-#include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 
 #include <torchfake/rules/kernels.h>
@@ -37,38 +34,6 @@ std::tuple<at::Tensor, at::Tensor> var_mean(
   return {reduced(self, dim, keepdim, /*keeps_complex=*/false), reduced(self, dim, keepdim, /*keeps_complex=*/true)};
 }
 
-std::tuple<at::Tensor&, at::Tensor&> kthvalue_out(
-    const at::Tensor& self,
-    int64_t k,
-    int64_t dim,
-    bool keepdim,
-    at::Tensor& values,
-    at::Tensor& indices) {
-  dim = at::maybe_wrap_dim(dim, self.dim());
-  at::native::zero_numel_check_dims(self, dim, "kthvalue()");
-  at::assert_no_overlap(values, self);
-  TORCH_CHECK(k >= 1 && k <= at::native::ensure_nonempty_size(self, dim), "selected index k out of range");
-  TORCH_CHECK(
-      values.scalar_type() == self.scalar_type() && indices.scalar_type() == c10::kLong,
-      "kthvalue(): expected values of ",
-      self.scalar_type(),
-      " and indices of Long, got ",
-      values.scalar_type(),
-      " and ",
-      indices.scalar_type());
-  std::vector<int64_t> sizes = self.sizes().vec();
-  if (!sizes.empty()) {
-    if (keepdim) {
-      sizes[dim] = 1;
-    } else {
-      sizes.erase(sizes.begin() + dim);
-    }
-  }
-  values.resize_(sizes);
-  indices.resize_(sizes);
-  return {values, indices};
-}
-
 }  // namespace
 
 KernelList reduction_kernels() {
@@ -80,7 +45,6 @@ KernelList reduction_kernels() {
       native_kernel<One, &var>("aten::std.correction"),
       native_kernel<Two, &var_mean>("aten::var_mean.correction"),
       native_kernel<Two, &var_mean>("aten::std_mean.correction"),
-      native_kernel<decltype(kthvalue_out), &kthvalue_out>("aten::kthvalue.values"),
   };
 }
 

@@ -82,6 +82,10 @@ at::Tensor value(const OptTensor& tensor) {
   return tensor ? *tensor : at::Tensor();
 }
 
+void check_castable(c10::ScalarType from, c10::ScalarType to) {
+  TORCH_CHECK(c10::canCast(from, to), "result type ", from, " can't be cast to the desired output type ", to);
+}
+
 void require_floating(const at::Tensor& tensor, const char* kernel) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       tensor.is_floating_point(), '"', kernel, "\" not implemented for '", tensor.scalar_type(), "'");

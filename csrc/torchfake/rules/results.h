@@ -34,6 +34,9 @@ at::Tensor number(const at::Scalar& value);
 // A tensor's value, undefined where there is none.
 at::Tensor value(const OptTensor& tensor);
 
+// Throws where a result cannot be cast to what an argument to write to has.
+void check_castable(c10::ScalarType from, c10::ScalarType to);
+
 // Throws what a real kernel does that was not compiled for a dtype: "hardswish" not implemented for 'Long'.
 void require_floating(const at::Tensor& tensor, const char* kernel);
 void require_floating_or_complex(const at::Tensor& tensor, const char* kernel);

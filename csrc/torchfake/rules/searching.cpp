@@ -1,5 +1,4 @@
 // Searching in sorted rows, histograms, and elements by their place.
-#include <ATen/MemoryOverlap.h>
 #include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/TensorFactories.h>
 
@@ -120,14 +119,6 @@ at::Tensor taken(const at::Tensor& self, const at::Tensor& index) {
   return empty(index.sizes(), self.scalar_type());
 }
 
-at::Tensor& take_out(const at::Tensor& self, const at::Tensor& index, at::Tensor& out) {
-  const at::Tensor result = taken(self, index);
-  at::assert_no_overlap(out, index);
-  at::assert_no_overlap(out, self);
-  write_out(out, result, OutDtype::kSame);
-  return out;
-}
-
 at::Tensor nonzero_static(const at::Tensor& self, int64_t size) {
   TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
   return empty({size, self.dim()}, c10::kLong);
@@ -180,8 +171,8 @@ KernelList searching_kernels() {
       kernel<ops::histogram_bins_tensor, &histogram_between>(),
       out_form<ops::histogram_bins_tensor_out, ops::histogram_bins_tensor>(OutDtype::kSame),
       kernel<ops::take, &taken>(),
-      kernel<ops::take_out, &take_out>(),
-      out_form<ops::index_select_out, ops::index_select>(OutDtype::kSame),
+      out_form<ops::take_out, ops::take>({&write_contiguous, /*separate=*/true}),
+      out_form<ops::index_select_out, ops::index_select>({&write_contiguous, /*separate=*/true}),
       kernel<ops::nonzero_static, &nonzero_static>(),
       out_form<ops::nonzero_static_out, ops::nonzero_static>(OutDtype::kSame),
       kernel<ops::repeat_interleave_Tensor, &repeat_interleave>(),

@@ -78,13 +78,22 @@ TwoOuts kthvalue_out(
     bool keepdim,
     at::Tensor& values,
     at::Tensor& indices) {
-  require_ordered(self, "kthvalue_cpu");
   const int64_t wrapped = c10::maybe_wrap_dim(dim, self.dim());
-  const int64_t size = self.dim() > 0 ? self.size(wrapped) : 1;
   at::native::zero_numel_check_dims(self, wrapped, "kthvalue()");
-  TORCH_CHECK(k >= 1 && k <= size, "kthvalue(): selected number k out of range for dimension ", wrapped);
-  at::assert_no_overlap(self, values);
-  return write_chosen(chosen(self, dim, keepdim, "kthvalue()"), values, indices);
+  at::assert_no_overlap(values, self);
+  TORCH_CHECK(k >= 1 && k <= at::native::ensure_nonempty_size(self, wrapped), "selected index k out of range");
+  TORCH_CHECK(
+      values.scalar_type() == self.scalar_type() && indices.scalar_type() == c10::kLong,
+      "kthvalue(): expected values of ",
+      self.scalar_type(),
+      " and indices of Long, got ",
+      values.scalar_type(),
+      " and ",
+      indices.scalar_type());
+  const std::vector<int64_t> sizes = without(self, wrapped, keepdim);
+  values.resize_(sizes);
+  indices.resize_(sizes);
+  return {values, indices};
 }
 
 // The helpers of cummax and cummin write tensors that are there already.
@@ -194,7 +203,7 @@ KernelList selection_kernels() {
       kernel<ops::_logcumsumexp, &logcumsumexp>(),
       out_form<ops::_logcumsumexp_out, ops::_logcumsumexp>(OutDtype::kSame),
       kernel<ops::mode, &mode>(),
-      out_form<ops::mode_values, ops::mode>(OutDtype::kSame),
+      out_form<ops::mode_values, ops::mode>(&write_contiguous),
       kernel<ops::nansum, &nansum>(),
       out_form<ops::nansum_out, ops::nansum>(),
       kernel<ops::prod, &prod>(),
