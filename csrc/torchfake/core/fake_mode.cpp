@@ -10,25 +10,73 @@
 
 namespace torchfake {
 
-namespace {
-
+// An entry of the thread's debug info: a mode that was entered, or null for none. See Note [Where the mode lives].
 struct ModeInfo final : c10::DebugInfoBase {
-  explicit ModeInfo(ModePtr mode) : mode(std::move(mode)) {}
   ModePtr mode;
+  ModeInfo* outer = nullptr;  // alive as long as this one is in the debug info
+  const c10::ThreadLocalDebugInfo* entry = nullptr;
+  bool left = false;
+  bool was_included = false;  // the Fake key, before
+  bool was_multithreaded = false;  // autograd, before
 };
 
-void push(ModePtr mode) {
-  c10::ThreadLocalDebugInfo::_push(compat::mode_info_kind(), std::make_shared<ModeInfo>(std::move(mode)));
-}
+namespace {
 
 std::atomic<int64_t> g_exclusive_modes{0};
 
 thread_local std::optional<RealTensors> t_real_tensors;
 
-bool set_included(bool included) {
-  const bool before = c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Fake);
+ModeInfo* innermost_entry() {
+  return static_cast<ModeInfo*>(c10::ThreadLocalDebugInfo::get(compat::mode_info_kind()));
+}
+
+// The innermost one that was not left.
+ModeInfo* innermost() {
+  ModeInfo* info = innermost_entry();
+  while (info != nullptr && info->left) {
+    info = info->outer;
+  }
+  return info;
+}
+
+void set_thread_state(bool included, bool multithreaded) {
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, included);
-  return before;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(multithreaded);
+}
+
+// Note [One thread for backward]
+// Autograd sends the work of each non-CPU device to a thread of that device, and fails for a device that had none when
+// its threads were started. A backward on fakes has nothing to wait for, so in the mode it runs on the calling thread,
+// whichever devices are claimed, and saves the hops. Outside the mode PyTorch's own rule holds.
+std::shared_ptr<ModeInfo> enter(ModePtr mode) {
+  auto info = std::make_shared<ModeInfo>();
+  info->outer = innermost_entry();
+  info->was_included = in_fake_mode();
+  info->was_multithreaded = c10::AutogradState::get_tls_state().get_multithreading_enabled();
+  set_thread_state(mode != nullptr, mode == nullptr && info->was_multithreaded);
+  info->mode = std::move(mode);
+  c10::ThreadLocalDebugInfo::_push(compat::mode_info_kind(), info);
+  info->entry = c10::ThreadLocalDebugInfo::current().get();
+  return info;
+}
+
+// Modes are mostly left in reverse order, and each gives back what it found. One that is left earlier (a generator that
+// is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone.
+void leave(ModeInfo& left) {
+  left.left = true;
+  const ModeInfo* outermost = &left;
+  for (ModeInfo* info = innermost_entry(); info != nullptr; info = info->outer) {
+    outermost = info;
+  }
+  const ModeInfo* now = innermost();
+  const bool fakes = now != nullptr && now->mode != nullptr;
+  set_thread_state(now != nullptr ? fakes : outermost->was_included, !fakes && outermost->was_multithreaded);
+  for (ModeInfo* top = innermost_entry(); top != nullptr && top->left; top = innermost_entry()) {
+    if (top->entry != c10::ThreadLocalDebugInfo::current().get()) {
+      break;  // somebody else's entry stands above
+    }
+    c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
+  }
 }
 
 }  // namespace
@@ -59,7 +107,7 @@ void set_real_tensors_override(std::optional<RealTensors> what) {
 // at::launch get them with no help of ours. A thread_local of torchfake would not travel.
 
 const ModePtr* find_current_mode() {
-  auto* info = static_cast<ModeInfo*>(c10::ThreadLocalDebugInfo::get(compat::mode_info_kind()));
+  const ModeInfo* info = innermost();
   return info == nullptr ? nullptr : &info->mode;
 }
 
@@ -74,32 +122,16 @@ bool in_fake_mode() {
 
 FakeMode::FakeMode(FakeModeOptions options) : FakeMode(c10::make_intrusive<ModeState>(std::move(options))) {}
 
-// Note [One thread for backward]
-// Autograd sends the work of each non-CPU device to a thread of that device, and fails for a device that had none when
-// its threads were started. A backward on fakes has nothing to wait for, so in the mode it runs on the calling thread,
-// whichever devices are claimed, and saves the hops. Outside the mode PyTorch's own rule holds.
-FakeMode::FakeMode(ModePtr state) : state_(std::move(state)) {
-  push(state_);
-  was_included_ = set_included(true);
-  c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
-  was_multithreaded_ = autograd.get_multithreading_enabled();
-  autograd.set_multithreading_enabled(false);
-}
+FakeMode::FakeMode(ModePtr state) : state_(std::move(state)), info_(enter(state_)) {}
 
 FakeMode::~FakeMode() {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(was_multithreaded_);
-  set_included(was_included_);
-  c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
+  leave(*info_);
 }
 
-NoFakeMode::NoFakeMode() {
-  push(ModePtr());
-  was_included_ = set_included(false);
-}
+NoFakeMode::NoFakeMode() : info_(enter(ModePtr())) {}
 
 NoFakeMode::~NoFakeMode() {
-  set_included(was_included_);
-  c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
+  leave(*info_);
 }
 
 }  // namespace torchfake

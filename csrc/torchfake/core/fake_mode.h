@@ -87,8 +87,10 @@ bool exclusive_modes_exist();
 std::optional<RealTensors> real_tensors_override();
 void set_real_tensors_override(std::optional<RealTensors> what);
 
+struct ModeInfo;
+
 // While one lives, tensors created on this thread are fake. Nests: the innermost mode's options hold. To be destroyed
-// on the thread that made it, in reverse order of construction.
+// on the thread that made it.
 class FakeMode {
  public:
   explicit FakeMode(FakeModeOptions options = {});
@@ -106,8 +108,7 @@ class FakeMode {
 
  private:
   ModePtr state_;
-  bool was_included_;
-  bool was_multithreaded_;
+  std::shared_ptr<ModeInfo> info_;
 };
 
 // While one lives, this thread is in no mode: tensors created are real.
@@ -122,7 +123,7 @@ class NoFakeMode {
   NoFakeMode& operator=(NoFakeMode&&) = delete;
 
  private:
-  bool was_included_;
+  std::shared_ptr<ModeInfo> info_;
 };
 
 }  // namespace torchfake
