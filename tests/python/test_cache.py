@@ -537,3 +537,13 @@ def test_versions_are_those_of_the_way_an_operator_was_called() -> None:
     with fake_mode():
         assert versions() == [1, 0, 1]
     assert versions() == [1, 0, 1], "what real tensors give"
+
+
+def test_a_hit_of_an_in_place_operator_on_lists_leaves_tensors_where_they_are() -> None:
+    with fake_mode():
+        whole = torch.rand(8)
+        torch._foreach_add_([whole[:4]], 1)
+        part, other = whole[4:], torch.rand(4)
+        torch._foreach_add_([part], 1)
+        torch._foreach_add_([other], 1)
+        assert (part.storage_offset(), other.untyped_storage().nbytes()) == (4, 16)

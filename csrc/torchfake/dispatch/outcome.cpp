@@ -136,16 +136,26 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
                            return b.is_written && b.storage == before.storage;
                          });
     const uint32_t version_bumps = counted ? 0 : counted_up;
-    if (version_bumps > 0 || now.sizes() != c10::IntArrayRef(before.sizes) ||
+    const bool moved = now.sizes() != c10::IntArrayRef(before.sizes) ||
         now.strides() != c10::IntArrayRef(before.strides) || now.storage_offset() != before.storage_offset ||
-        storage_nbytes(now) != before.nbytes) {
+        storage_nbytes(now) != before.nbytes;
+    if (moved && !call.traits.reads_storage) {
+      reason = Bypass::kReplacedStorage;  // the key lacks where in its storage the input was
+      return CacheEntryPtr();
+    }
+    if (moved) {
       entry->changes.push_back(
           {static_cast<uint32_t>(i),
            version_bumps,
+           true,
            copy_of(now.sizes()),
            copy_of(now.strides()),
            now.storage_offset(),
            storage_nbytes(now)});
+    } else if (version_bumps > 0) {
+      InputChange& change = entry->changes.emplace_back();
+      change.input = static_cast<uint32_t>(i);
+      change.version_bumps = version_bumps;
     }
   }
   c10::SmallVector<const c10::StorageImpl*, 4> fresh;
@@ -244,6 +254,9 @@ namespace {
 void apply(const InputChange& change, FakeTensorImpl& tensor) {
   for (uint32_t i = 0; i < change.version_bumps; ++i) {
     tensor.bump_version();
+  }
+  if (!change.moved) {
+    return;
   }
   if (tensor.sizes() != c10::IntArrayRef(change.sizes) || tensor.strides() != c10::IntArrayRef(change.strides) ||
       tensor.storage_offset() != change.storage_offset) {

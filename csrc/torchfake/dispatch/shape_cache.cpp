@@ -35,7 +35,7 @@ bool OutputRecipe::operator==(const OutputRecipe& other) const {
 }
 
 bool InputChange::operator==(const InputChange& other) const {
-  return input == other.input && version_bumps == other.version_bumps && sizes == other.sizes &&
+  return input == other.input && version_bumps == other.version_bumps && moved == other.moved && sizes == other.sizes &&
       strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes;
 }
 

@@ -33,6 +33,7 @@ struct OutputRecipe {
 struct InputChange {
   uint32_t input = 0;
   uint32_t version_bumps = 0;
+  bool moved = false;  // the rest changed too; where it did not, it says nothing
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
