@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -266,3 +266,40 @@ def test_a_mode_in_a_coroutine_ends_with_it() -> None:
             return is_fake(torch.ones(2))
 
     assert asyncio.run(build()) and not is_fake(torch.ones(2))
+
+
+def test_modes_may_be_left_in_another_order_than_they_were_entered() -> None:
+    def generate() -> Iterator[Tensor]:
+        with fake_mode():
+            yield torch.ones(1)
+
+    first, second = generate(), generate()
+    assert is_fake(next(first)) and is_fake(next(second))
+    first.close()
+    assert is_fake(torch.ones(1))  # the second is still in its mode
+    second.close()
+    assert not is_fake(torch.ones(1))
+    with fake_mode():
+        assert is_fake(torch.ones(1))
+    assert not is_fake(torch.ones(1))
+
+
+def test_a_profiler_that_outlives_the_mode_does_no_harm() -> None:
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with fake_mode():
+        profiler.start()
+        assert is_fake(torch.ones(3))
+    assert not is_fake(torch.ones(3))
+    profiler.stop()
+    assert not is_fake(torch.ones(3))
+    with fake_mode():
+        assert is_fake(torch.ones(3))
+
+
+def test_a_write_takes_its_indices_and_values_from_other_devices() -> None:
+    with fake_mode():
+        x = torch.rand(3)
+        x[torch.tensor([1], device="cuda")] = 0.0
+        assert torch.slice_scatter(x, torch.rand(2, device="cuda"), 0, 0, 2).device.type == "cpu"
+        with pytest.raises(DeviceMismatchError):
+            x[torch.tensor([1], device="cuda")]

@@ -13,7 +13,11 @@ namespace torchfake {
 namespace {
 
 // Operators whose kernels take tensors of several devices, and on purpose: what the outputs claim is the first one's.
-constexpr std::array<std::string_view, 16> kMixedDeviceOps = {
+constexpr std::array<std::string_view, 20> kMixedDeviceOps = {
+    "aten::slice_scatter",
+    "aten::select_scatter",
+    "aten::diagonal_scatter",
+    "aten::as_strided_scatter",
     "aten::copy_",
     "aten::copy",
     "aten::_foreach_copy_",
@@ -35,10 +39,10 @@ constexpr std::array<std::string_view, 16> kMixedDeviceOps = {
 // Operators that take indices from the CPU for data on any device.
 constexpr std::array<std::string_view, 5> kIndexOps = {
     "aten::index",
+    "aten::_unsafe_index",
     "aten::index_put",
     "aten::index_put_",
     "aten::_index_put_impl_",
-    "aten::_unsafe_index",
 };
 
 template <size_t kSize>
@@ -92,11 +96,12 @@ const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceTy
       common = &tensor;
       continue;
     }
+    // A write takes its indices from anywhere.
     if (index_op && call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
-        tensor.fake->claimed_device().is_cpu()) {
+        (tensor.fake->claimed_device().is_cpu() || name.find("index_put") != name.npos)) {
       continue;
     }
-    if (prefer) {
+    if (prefer && common->fake->claimed_device().type() != tensor.fake->claimed_device().type()) {
       if (common->fake->claimed_device().type() == *prefer) {
         continue;
       }
