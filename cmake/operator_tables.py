@@ -15,6 +15,13 @@ def parse_operators() -> ParsedYaml:
     return parse_native_yaml(str(packaged / "native_functions.yaml"), str(packaged / "tags.yaml"))
 
 
+def write_if_changed(path: Path, text: str) -> None:
+    """What is as it was is not compiled again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of `type`, spread over files so that they compile side by side.
@@ -33,7 +40,6 @@ class Table:
 
     def write(self, output: Path, parts: list[tuple[str, str]]) -> None:
         """Writes a file for each of `parts`, its own includes and its entries, and one that visits them."""
-        output.mkdir(parents=True, exist_ok=True)
         for shard, (includes, entries) in enumerate(parts):
             body = f"std::vector<{self.type}> {self.name}s_{shard}() {{\n  return {{\n{entries}  }};\n}}\n"
             self._write_file(output / f"{self.file}_{shard}.cpp", includes, body)
@@ -46,5 +52,4 @@ class Table:
 
     def _write_file(self, path: Path, includes: str, body: str) -> None:
         text = f"{self.head}{includes}\nnamespace torchfake {{\n\n{body}\n}}  // namespace torchfake\n"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+        write_if_changed(path, text)

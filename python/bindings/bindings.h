@@ -7,6 +7,7 @@ namespace torchfake {
 
 void bind_errors(pybind11::module_& module);
 void bind_cache(pybind11::module_& module);
+void bind_custom_ops(pybind11::module_& module);
 void bind_devices(pybind11::module_& module);
 void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);

@@ -1,4 +1,4 @@
-"""Gives `torch.library.get_ctx()` a meaning in the fake implementations of custom operators."""
+"""The fake implementations of custom operators: found for the engine, with a `torch.library.get_ctx()` that answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from torch._library import fake_impl
+from torch._library import fake_impl, simple_registry
 
 from torchfake import _C
 from torchfake.errors import DynamicOutputShapeException
@@ -39,5 +39,10 @@ def _set_ctx_getter(getter: Callable[[], Any]) -> AbstractContextManager[None]:
     return _real_set_ctx_getter(lambda: _Context(op))
 
 
+def _has_fake_impl(op: str) -> bool:
+    return simple_registry.singleton.find(op).fake_impl.kernel is not None
+
+
 def install() -> None:
+    _C._set_fake_impl_finder(_has_fake_impl)
     fake_impl.set_ctx_getter = _set_ctx_getter  # type: ignore[assignment]

@@ -90,6 +90,23 @@ def _define(library: torch.library.Library) -> None:
         return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.dim(), dtype=torch.int64)
 
     torch.library.register_fake("torchfake_test::where_positive", dynamic, lib=library)
+    library.define("from_gpu(Tensor x) -> Tensor")
+    library.impl("from_gpu", lambda x: x.cpu(), "CUDA")
+
+    def from_gpu(x: Tensor) -> Tensor:
+        torch._check(x.is_cuda, lambda: "from_gpu takes a tensor of a GPU")
+        assert is_fake(torch.ones(3)) and torch.tensor(2).item() == 2
+        return torch.empty(x.shape, device="cpu")
+
+    torch.library.register_fake("torchfake_test::from_gpu", from_gpu, lib=library)
+    library.define("value_of(Tensor x) -> float")
+    library.impl("value_of", lambda x: float(x.sum()), "CPU")
+    library.define("view_of(Tensor(a) x) -> Tensor(a)")
+    library.impl("view_of", lambda x: x[1:], "CPU")
+    library.define("copy_of(Tensor x) -> Tensor")
+    library.impl("copy_of", lambda x: x.clone(), "CPU")
+    library.define("pair(Tensor x) -> (Tensor, Tensor)")
+    library.impl("pair", lambda x: (lambda y: (y, y[1:]))(torch.empty_like(x)), "Meta")
     library.define("wrong(Tensor x) -> Tensor")
     library.impl("wrong", lambda x: x.clone(), "CPU")
     torch.library.register_fake("torchfake_test::wrong", lambda x: x.new_empty(7), lib=library)
@@ -240,3 +257,29 @@ def test_opcheck_passes(name: str) -> None:
 def test_opcheck_finds_what_is_wrong(name: str, message: str) -> None:
     with pytest.raises(OpCheckError, match=message):
         torch.library.opcheck(getattr(ops, name).default, (torch.randn(3),))
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_fake_implementation_sees_the_claimed_device_and_chooses_its_own(mode: str) -> None:
+    with MODES[mode]():
+        assert ops.from_gpu(torch.rand(3, device="cuda:1")).device.type == "cpu"
+        with pytest.raises(RuntimeError, match="takes a tensor of a GPU"):
+            ops.from_gpu(torch.rand(3))
+
+
+@pytest.mark.parametrize("name", ["value_of", "view_of"])
+def test_what_zeros_cannot_tell_is_refused(name: str) -> None:
+    with fake_mode(), pytest.raises(UnsupportedOperatorException, match=name):
+        getattr(ops, name)(torch.rand(3))
+
+
+def test_an_expanded_input_is_as_large_as_its_copy() -> None:
+    with fake_mode(), pytest.raises(UnsupportedOperatorException, match="too large"):
+        ops.copy_of(torch.rand(1).expand(500_000_000))
+
+
+def test_outputs_that_share_a_storage_go_on_sharing_it() -> None:
+    with fake_mode():
+        first, second = ops.pair(torch.rand(4))
+        assert second.storage_offset() == 1
+        assert second.untyped_storage()._cdata == first.untyped_storage()._cdata

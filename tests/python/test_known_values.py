@@ -297,3 +297,59 @@ def test_real_errors_about_known_values_are_raised() -> None:
 
 def test_known_tensors_look_like_real_ones() -> None:
     assert_like_real(lambda: [PROGRAMS[name]("cpu") for name in PROGRAMS])
+
+
+def _partly_written() -> torch.Tensor:
+    x = torch.empty(4)
+    x[0] = 1.0
+    return x
+
+
+#: Each writes to a tensor of which one element is known.
+WRITES_TO_A_PART: dict[str, Callable[[torch.Tensor], object]] = {
+    "random": lambda x: x.normal_(),
+    "scaled": lambda x: x.mul_(2),
+    "copied": lambda x: x.copy_(torch.rand(4)),
+    "foreach": lambda x: torch._foreach_add_([x], 1),
+    "out": lambda x: torch.add(torch.rand(4), 1, out=x),
+    "view": lambda x: x.view(2, 2).clamp_(0, 1),
+    "slice": lambda x: x[:2].uniform_(),
+}
+
+
+@pytest.mark.parametrize("name", list(WRITES_TO_A_PART))
+def test_a_write_ends_what_is_known_of_a_part(name: str) -> None:
+    with fake_mode():
+        x = _partly_written()
+        assert x[0].item() == 1
+        WRITES_TO_A_PART[name](x)
+        with pytest.raises(DataDependentOutputException):
+            x[0].item()
+
+
+@pytest.mark.parametrize("write", [torch.Tensor.neg_, torch.Tensor.uniform_, lambda x: torch._foreach_mul_([x], 2)])
+def test_a_write_across_repeated_values_ends_them(write: Callable[[torch.Tensor], object]) -> None:
+    with fake_mode():
+        x = torch.arange(4.0).view(4, 1).expand(4, 5001).reshape(-1)
+        write(x)
+        with pytest.raises(DataDependentOutputException):
+            x[-1].item()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_running_statistics_are_known_until_they_are_updated(device: str) -> None:
+    with fake_mode():
+        norm = torch.nn.BatchNorm1d(3, device=device).eval()
+        norm(torch.randn(4, 3, device=device))
+        assert norm.running_mean.tolist() == [0, 0, 0]
+        norm.train()(torch.randn(4, 3, device=device))
+        for statistic in (norm.running_mean, norm.running_var):
+            with pytest.raises(DataDependentOutputException):
+                statistic[0].item()
+
+
+def test_one_element_of_a_partly_written_tensor_can_be_used() -> None:
+    with fake_mode():
+        x = torch.empty(3, 2)
+        x[0, 0] = 1.0
+        assert x[:1, 0].sum().item() == 1

@@ -2,6 +2,7 @@
 #include <torchfake/dispatch/admission.h>
 
 #include <ATen/core/enum_tag.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/convert/converter.h>
 #include <torchfake/core/errors.h>
@@ -89,13 +90,23 @@ bool has_numbers_alone(const Call& call) {
   return true;
 }
 
+// Functionalization runs operators on meta tensors of its own, to learn what a view or a write does to sizes. It keeps
+// Python's modes out of that, and this one as well.
+bool works_out_geometry(const Call& call) {
+  return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) &&
+      c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Functionalize) && !call.has_fake() &&
+      std::all_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
+           return tensor.impl->is_meta();
+         });
+}
+
 // Things made from nothing become fake, real tensors stay real among themselves.
 bool stays_real(const Call& call, const ModePtr& mode) {
   if (!call.traits.takes_tensors || !call.has_non_fake()) {
     return !call.traits.returns_tensors;
   }
   if (rule_for_real_tensors(mode) != RealTensors::kAmongThemselves) {
-    return false;
+    return works_out_geometry(call);
   }
   if (call.traits.is_factory_like) {
     return false;

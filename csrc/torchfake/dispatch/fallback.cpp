@@ -12,6 +12,7 @@
 #include <torchfake/dispatch/unboxed_call.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 #include <torchfake/dispatch/zeros_call.h>
+#include <torchfake/rules/refused_dtypes.h>
 #include <torchfake/rules/rules.h>
 
 #include <unordered_set>
@@ -152,8 +153,19 @@ void refuse_other_layouts(const Call& call) {
 
 // Steps 2, 4 and 5, for a call that the cache does not know. Returns the device that fresh outputs claim.
 c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
+  if (C10_UNLIKELY(has_fake_impl(call))) {
+    const bool has_fakes = !call.tensors().empty() && call.tensors().front().fake != nullptr;
+    const c10::Device device = has_fakes ? call.tensors().front().fake->claimed_device() : c10::Device(c10::kCPU);
+    const Inputs inputs(call);
+    fake_impl_call(call, mode);
+    wrap_outputs(call, inputs, device, mode);
+    return device;
+  }
   const c10::Device device = device_rule(call, *mode);
   refuse_other_layouts(call);
+  if (call.traits.refused_dtypes != nullptr) {
+    call.traits.refused_dtypes->check(call, device);
+  }
   const Rule rule = find_rule(call.traits);
   if ((call.traits.data_dependent || call.traits.dynamic_shape) && !masks_give_shape(call.traits)) {
     if (values.inputs_known()) {

@@ -37,7 +37,10 @@ bool is_written_whole(const FakeTensorImpl& fake) {
     return false;
   }
   PlainCpu plain;
-  return !mask_of_unknown(fake).contiguous().reshape({-1}).view(c10::kByte).any().item<bool>();
+  const at::Tensor mask = mask_of_unknown(fake);
+  // Contiguous is also what has strides that say nothing, over dimensions of one element.
+  const at::Tensor flat = mask.is_contiguous() ? mask.as_strided({mask.numel()}, {1}) : mask.contiguous().view({-1});
+  return !flat.view(c10::kByte).any().item<bool>();
 }
 
 bool is_known(const FakeTensorImpl& fake, int64_t limit) {
@@ -133,20 +136,30 @@ at::Tensor real_view(const FakeTensorImpl& fake) {
       c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(partly_known_bytes(storage_of(fake))), fake);
 }
 
-// The rows that an embedding takes are mostly known (positions) where the table is not. The CPU refuses one that is not
-// there; a GPU finds out later.
+// The rows that an embedding takes, and the classes that a loss is told, are mostly known where the table and the scores
+// are not. The CPU refuses one that is not there; a GPU finds out later.
 void check_rows(const Call& call, int64_t limit) {
-  const FakeTensorImpl* table = as_fake(call.arg(0).toTensor());
-  const FakeTensorImpl* rows = as_fake(call.arg(1).toTensor());
-  const bool on_cpu = table != nullptr && table->claimed_device().is_cpu() && table->dim() == 2;
-  const auto values = on_cpu && rows != nullptr ? known_tensor(*rows, limit) : std::nullopt;
+  const FakeTensorImpl* from = as_fake(call.arg(0).toTensor());
+  const FakeTensorImpl* wanted = as_fake(call.arg(1).toTensor());
+  const bool on_cpu = from != nullptr && from->claimed_device().is_cpu();
+  const auto values = on_cpu && wanted != nullptr ? known_tensor(*wanted, limit) : std::nullopt;
   if (!values || values->numel() == 0) {
     return;
   }
   PlainCpu plain;
-  const auto [least, greatest] = values->aminmax();
+  if (call.traits.name == "aten::embedding") {
+    const auto [least, greatest] = values->aminmax();
+    TORCH_CHECK_INDEX(
+        from->dim() != 2 || (least.item().toLong() >= 0 && greatest.item().toLong() < from->size(0)),
+        "index out of range in self");
+    return;
+  }
+  const int64_t classes = from->size(from->dim() == 1 ? 0 : 1);
+  const int64_t ignored = call.arg(4).toInt();
+  const at::Tensor classed = values->to(c10::kLong).masked_select(values->ne(ignored));
+  const at::Tensor outside = classed.masked_select(classed.lt(0).logical_or(classed.ge(classes)));
   TORCH_CHECK_INDEX(
-      least.item().toLong() >= 0 && greatest.item().toLong() < table->size(0), "index out of range in self");
+      outside.numel() == 0, "Target ", outside.numel() == 0 ? 0 : outside[0].item().toLong(), " is out of bounds.");
 }
 
 }  // namespace
@@ -200,6 +213,16 @@ at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
 
 namespace {
 
+// Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so;
+// `set_` gives a tensor another storage and writes nothing.
+bool is_written(const Call& call, const TensorArg& tensor) {
+  if (tensor.is_written || !call.traits.args[tensor.arg].is_statistic) {
+    return tensor.is_written && !call.traits.replaces_storage;
+  }
+  const std::optional<int> training = call.op.schema().argumentIndexWithName("training");
+  return !training || call.arg(*training).toBool();
+}
+
 // Whether an operator's outputs have values that follow from no tensor.
 bool makes_values(const OpTraits& traits, const FakeModeOptions& options) {
   if (options.propagate_real_tensors) {
@@ -229,8 +252,9 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
-    // An empty tensor that is written to may be about to get a storage with values in it (`set_`).
-    any_known |= (known && (!traits.mutates || tensor.fake->numel() > 0)) || repeated;
+    // A write may also end what is known of other elements of the storage.
+    any_known |= known || repeated ||
+        (is_written(call, tensor) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
     any_repeated |= repeated;
     all_known &= known || repeated || overwritten || tensor.fake == nullptr;  // what is real here is a number
   }
@@ -242,9 +266,9 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (traits.takes_rows) {
     check_rows(call, limit_);
   }
-  if (traits.mutates) {
+  if (traits.mutates || traits.updates_statistics) {
     for (const TensorArg& tensor : call.tensors()) {
-      if (tensor.is_written && tensor.fake != nullptr) {
+      if (is_written(call, tensor) && tensor.fake != nullptr) {
         written_.push_back(
             {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
              at::Tensor(),

@@ -312,6 +312,28 @@ void meta_call(Call& call, c10::Device device) {
   }
 }
 
+namespace {
+
+FakeImplFinder g_fake_impl_finder = nullptr;
+
+}  // namespace
+
+void set_fake_impl_finder(FakeImplFinder finder) {
+  g_fake_impl_finder = finder;
+}
+
+bool has_fake_impl(const Call& call) {
+  return !call.traits.is_builtin && g_fake_impl_finder != nullptr && g_fake_impl_finder(call.op);
+}
+
+void fake_impl_call(Call& call, const ModePtr& mode) {
+  const FakeMode in_mode(mode);
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.excluded_ = keys.excluded_ | kAboveKernels;
+  const c10::impl::ForceDispatchKeyGuard guard(keys);
+  call_on_meta_key(call);
+}
+
 bool kernel_read_values() {
   return t_read_values;
 }

@@ -9,6 +9,14 @@ namespace torchfake {
 // and plain meta tensors. `device` is what the call claims. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
 void meta_call(Call& call, c10::Device device);
 
+// Whether somebody registered a function that says what an operator of theirs does on fakes. A language front knows.
+using FakeImplFinder = bool (*)(const c10::OperatorHandle& op);
+void set_fake_impl_finder(FakeImplFinder finder);
+bool has_fake_impl(const Call& call);
+
+// Runs it, in `mode`: it sees fakes with the devices they claim, and returns fakes on devices that it chooses.
+void fake_impl_call(Call& call, const ModePtr& mode);
+
 // An operator that a kernel calls: the same choice of kernels, with plain meta tensors going in and coming out.
 void nested_call(Call& call);
 

@@ -4,6 +4,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <torchfake/dispatch/native_table.h>
+#include <torchfake/rules/refused_dtypes.h>
 
 #include <array>
 #include <atomic>
@@ -77,6 +78,12 @@ bool holds_tensors(const c10::TypePtr& type) {
   return false;
 }
 
+// Batch norm that updates running statistics which its schema takes for inputs.
+bool keeps_statistics(std::string_view base) {
+  return base == "native_batch_norm" || base == "cudnn_batch_norm" || base == "miopen_batch_norm" ||
+      base == "batch_norm_update_stats" || starts_with(base, "batch_norm_gather_stats");
+}
+
 // Reads nothing of its tensor argument but sizes, strides, dtype and device.
 bool takes_shape_only(std::string_view base) {
   return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" || base == "empty_quantized";
@@ -126,7 +133,9 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   const std::string_view base = std::string_view(name).substr(name.find("::") + 2);
   for (const c10::Argument& arg : schema.arguments()) {
     args.push_back(traits_of(arg));
-    const ArgTraits& last = args.back();
+    ArgTraits& last = args.back();
+    last.is_statistic = keeps_statistics(base) && (arg.name() == "running_mean" || arg.name() == "running_var");
+    updates_statistics |= last.is_statistic;
     takes_tensors |= last.kind == ArgKind::kTensor || last.kind == ArgKind::kTensorList;
     mutates |= last.is_written;
     if (last.kind == ArgKind::kDevice) {
@@ -154,8 +163,10 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
   needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
-  takes_rows = base == "embedding";
+  takes_rows = base == "embedding" || base == "nll_loss_forward" || base == "nll_loss2d_forward";
+  replaces_storage = base == "set_";
   native = find_native_kernel(qualified_name());
+  refused_dtypes = DtypeRefusals::of(schema);
   is_composite = native == nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
@@ -167,7 +178,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
       (has_out || op.hasTag(at::Tag::inplace_view) || base == "addbmm_" || starts_with(base, "resize") ||
        starts_with(base, "set_") || starts_with(base, "as_strided") || starts_with(base, "_resize"));
   // slice_scatter and its like return a copy of the first argument that keeps its place in its storage.
-  reads_storage = is_view || changes_geometry || ends_with(base, "_scatter");
+  reads_storage = is_view || changes_geometry || ends_with(base, "_scatter") || base == "as_strided_copy";
   if (takes_factors(base)) {
     for (size_t i = 0; i < args.size(); ++i) {
       args[i].scales_only = is_factor(schema.arguments()[i]);

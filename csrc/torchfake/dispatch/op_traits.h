@@ -8,6 +8,8 @@
 
 namespace torchfake {
 
+class DtypeRefusals;
+
 enum class ArgKind : uint8_t {
   kOther,
   kTensor,  // Tensor or Tensor?
@@ -21,6 +23,7 @@ struct ArgTraits {
   ArgKind kind = ArgKind::kOther;
   bool is_written = false;  // Tensor(a!)
   bool is_out = false;  // keyword-only and written: an out= argument, whose old contents are not read
+  bool is_statistic = false;  // may be written, and the schema does not say so
   bool scales_only = false;  // a factor: of its value, the outcome's metadata depends on the type alone
 };
 
@@ -54,7 +57,9 @@ struct OpTraits {
   bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
   bool is_index = false;  // takes a list of indices, among which masks may be
   bool needs_values = false;  // a rule reads values of some argument
-  bool takes_rows = false;  // embedding: the second argument says which rows of the first
+  bool takes_rows = false;  // embedding, nll_loss: the second argument says which rows or classes of the first
+  bool replaces_storage = false;  // set_
+  bool updates_statistics = false;  // writes arguments in training, and the schema does not say so
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool reads_storage = false;  // the outcome depends on where in their storage the arguments lie, and on its size
   bool is_keyed = false;  // its outcome follows from what a key of the shape cache can say
@@ -62,6 +67,7 @@ struct OpTraits {
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;
   const c10::KernelFunction* native = nullptr;  // PyTorch's C++ meta kernel
+  const DtypeRefusals* refused_dtypes = nullptr;
 
   std::string qualified_name() const {
     return overload.empty() ? name : name + "." + overload;

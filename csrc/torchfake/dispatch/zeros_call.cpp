@@ -22,12 +22,24 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
+// What the inputs take, and what a copy of them would: an expanded one takes little.
 size_t bytes_of(const Call& call) {
   size_t bytes = 0;
   for (const TensorArg& tensor : call.tensors()) {
-    bytes += tensor.impl->has_storage() ? tensor.impl->unsafe_storage().nbytes() : 0;
+    const size_t nbytes = tensor.impl->has_storage() ? tensor.impl->unsafe_storage().nbytes() : 0;
+    bytes += std::max(nbytes, static_cast<size_t>(tensor.impl->numel()) * tensor.impl->itemsize());
   }
   return bytes;
+}
+
+// Of an operator of PyTorch's own it is known that zeros tell what it returns.
+void refuse_values(const Call& call) {
+  for (const c10::Argument& result : call.op.schema().returns()) {
+    const c10::TypeKind kind = result.real_type()->kind();
+    if (!call.traits.is_builtin && kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) {
+      refuse(call, "what it returns is a value, which its CPU kernel would make up from zeros");
+    }
+  }
 }
 
 // Zeros in the place of each fake, one storage for each of theirs.
@@ -56,6 +68,13 @@ class Zeros {
       }
     }
     return std::nullopt;
+  }
+
+  // Whether that is the storage of one of them.
+  bool has(const c10::Storage& storage) const {
+    return std::any_of(storages_.begin(), storages_.end(), [&](const auto& entry) {
+      return entry.second.get() == storage.unsafeGetStorageImpl();
+    });
   }
 
  private:
@@ -104,6 +123,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
   if (bytes_of(call) > kMaxBytes) {
     refuse(call, "its inputs are too large to try its CPU kernel on zeros");
   }
+  refuse_values(call);
   Zeros zeros;
   torch::jit::Stack real;
   for (size_t i = 0; i < call.num_args(); ++i) {
@@ -118,7 +138,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
     call.op.callBoxed(&real);
   }
   for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.is_out && tensor.fake != nullptr) {
+    if (tensor.is_written && tensor.fake != nullptr) {
       const at::Tensor out(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
       lay_out_as(out, zeros.of(out));
     }
@@ -131,6 +151,9 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
       }
       if (std::optional<at::Tensor> fake = zeros.fake_of(tensor)) {
         return *fake;
+      }
+      if (zeros.has(tensor.storage())) {
+        refuse(call, "its CPU kernel returns a view of an argument");
       }
       if (tensor.layout() != c10::kStrided) {
         raise(

@@ -35,6 +35,7 @@ KernelList recurrent_kernels();
 KernelList random_kernels();
 KernelList attention_kernels();
 KernelList factory_kernels();
+KernelList filling_kernels();
 KernelList fourier_kernels();
 KernelList vision_kernels();
 KernelList activation_kernels();

@@ -32,7 +32,10 @@ at::Tensor binary_cross_entropy_backward(const at::Tensor& /*grad_output*/, cons
 
 at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-  return reduced(pointwise(self, target), reduction);
+  // Whatever the target is, the loss has the input's dtype.
+  const at::Tensor loss = pointwise(self, target);
+  check_castable(loss.scalar_type(), self.scalar_type());
+  return reduced(loss.to(self.scalar_type()), reduction);
 }
 
 at::Tensor& mse_backward_out(

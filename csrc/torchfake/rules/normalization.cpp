@@ -245,6 +245,28 @@ at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad_out*/, const at::T
   return formatted_like(input);
 }
 
+ThreeTensors native_group_norm(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    int64_t batch,
+    int64_t /*channels*/,
+    int64_t /*pixels*/,
+    int64_t group) {
+  const auto format = claimed_device().is_cpu() ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  TORCH_CHECK(
+      input.is_contiguous(format),
+      "Expected X.is_contiguous(memory_format) to be true, but got false.  (Could this error message be improved?  If "
+      "so, please report an enhancement request to PyTorch.)");
+  const OptTensor& parameter = weight ? weight : bias;
+  const bool mixed = parameter && parameter->scalar_type() != input.scalar_type();
+  const auto statistics = input.options().dtype(mixed ? c10::kFloat : input.scalar_type());
+  return {
+      at::empty_like(input, input.options().memory_format(format)),
+      at::empty({batch, group}, statistics),
+      at::empty({batch, group}, statistics)};
+}
+
 ThreeTensors native_group_norm_backward(
     const at::Tensor& /*grad_out*/,
     const at::Tensor& input,
@@ -297,6 +319,7 @@ KernelList normalization_kernels() {
       kernel<ops::batch_norm_elemt, &batch_norm_elemt>(),
       kernel<ops::batch_norm_backward_reduce, &batch_norm_backward_reduce>(),
       kernel<ops::batch_norm_backward_elemt, &batch_norm_backward_elemt>(),
+      kernel<ops::native_group_norm, &native_group_norm>(),
       kernel<ops::native_group_norm_backward, &native_group_norm_backward>(),
       kernel<ops::_fused_rms_norm_backward, &fused_rms_norm_backward>(),
       native_kernel<decltype(native_layer_norm), &native_layer_norm>("aten::native_layer_norm"),

@@ -10,7 +10,8 @@ Rule find_rule(const OpTraits& traits) {
         &find_comparing_rule,
         &find_view_rule,
         &find_attention_rule,
-        &find_backward_rule}) {
+        &find_backward_rule,
+        &find_argument_check}) {
     if (const Rule rule = find(traits.name, traits.overload)) {
       return rule;
     }

@@ -42,5 +42,6 @@ Rule find_comparing_rule(std::string_view name, std::string_view overload);
 Rule find_view_rule(std::string_view name, std::string_view overload);
 Rule find_attention_rule(std::string_view name, std::string_view overload);
 Rule find_backward_rule(std::string_view name, std::string_view overload);
+Rule find_argument_check(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake

@@ -1,0 +1,257 @@
+// Rules for what real operators refuse and their meta kernels let pass. They answer nothing.
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+
+#include <torchfake/rules/rules.h>
+
+#include <algorithm>
+#include <array>
+
+namespace torchfake {
+
+namespace {
+
+// The in-place form, which is given a tensor some elements of which lie in one place.
+void check_written_once(const Call& call) {
+  if (call.traits.args[0].is_written) {
+    at::assert_no_internal_overlap(call.arg(0).toTensor());
+  }
+}
+
+RuleResult written_once(Call& call, const ModePtr& /*mode*/) {
+  check_written_once(call);
+  return RuleResult::kContinue;
+}
+
+// addr(self, vec1, vec2)
+RuleResult addr(Call& call, const ModePtr& /*mode*/) {
+  const int64_t dims = call.arg(0).toTensor().dim();
+  TORCH_CHECK(!call.traits.args[0].is_written || dims == 2, "2D tensor expected, got ", dims, "D tensor for input");
+  return RuleResult::kContinue;
+}
+
+// addmm(self, mat1, mat2): `self` is expanded to the product's sizes.
+RuleResult addmm(Call& call, const ModePtr& /*mode*/) {
+  check_written_once(call);
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor mat1 = call.arg(1).toTensor();
+  const at::Tensor mat2 = call.arg(2).toTensor();
+  if (mat1.dim() == 2 && mat2.dim() == 2) {
+    TORCH_CHECK(
+        self.dim() <= 2,
+        "expand(",
+        self.sizes(),
+        ", size=",
+        c10::IntArrayRef({mat1.size(0), mat2.size(1)}),
+        "): the number of sizes provided (2) must be greater or equal to the number of dimensions in the tensor (",
+        self.dim(),
+        ")");
+    at::inferExpandGeometry(self.sizes(), self.strides(), {mat1.size(0), mat2.size(1)});
+  }
+  return RuleResult::kContinue;
+}
+
+// mm(self, mat2), of no elements too
+RuleResult mm(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor mat2 = call.arg(1).toTensor();
+  TORCH_CHECK(
+      self.dtype() == mat2.dtype(),
+      "expected m1 and m2 to have the same dtype, but got: ",
+      self.dtype(),
+      " != ",
+      mat2.dtype());
+  return RuleResult::kContinue;
+}
+
+// as_strided_copy(self, size, stride, storage_offset), as_strided_scatter(self, src, size, stride, storage_offset)
+template <size_t kSize>
+RuleResult within_storage(Call& call, const ModePtr& /*mode*/) {
+  call.arg(0).toTensor().as_strided(
+      call.arg(kSize).toIntVector(), call.arg(kSize + 1).toIntVector(), call.arg(kSize + 2).toOptional<int64_t>());
+  return RuleResult::kContinue;
+}
+
+void check_source(const at::Tensor& source, const at::Tensor& slice) {
+  TORCH_CHECK(
+      source.sizes() == slice.sizes(),
+      "expected src to have a size equal to the slice of self. src size = ",
+      source.sizes(),
+      ", slice size = ",
+      slice.sizes());
+}
+
+// slice_scatter(self, src, dim, start, end, step)
+RuleResult slice_scatter(Call& call, const ModePtr& /*mode*/) {
+  const auto number = [&](size_t arg) { return call.arg(arg).toOptional<int64_t>(); };
+  const at::Tensor self = call.arg(0).toTensor();
+  check_source(call.arg(1).toTensor(), self.slice(call.arg(2).toInt(), number(3), number(4), call.arg(5).toInt()));
+  return RuleResult::kContinue;
+}
+
+// select_scatter(self, src, dim, index)
+RuleResult select_scatter(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  check_source(call.arg(1).toTensor(), self.select(call.arg(2).toInt(), call.arg(3).toInt()));
+  return RuleResult::kContinue;
+}
+
+// diagonal_scatter(self, src, offset, dim1, dim2)
+RuleResult diagonal_scatter(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  check_source(call.arg(1).toTensor(), self.diagonal(call.arg(2).toInt(), call.arg(3).toInt(), call.arg(4).toInt()));
+  return RuleResult::kContinue;
+}
+
+// put(self, index, source, accumulate)
+RuleResult put(Call& call, const ModePtr& /*mode*/) {
+  check_written_once(call);
+  const at::Tensor index = call.arg(1).toTensor();
+  const at::Tensor source = call.arg(2).toTensor();
+  TORCH_CHECK_INDEX(
+      call.arg(0).toTensor().numel() > 0 || index.numel() == 0, "put_(): Tried to put elements into an empty tensor");
+  TORCH_CHECK_INDEX(
+      source.numel() == index.numel(),
+      "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+      source.numel(),
+      ", index.numel() = ",
+      index.numel());
+  return RuleResult::kContinue;
+}
+
+// index_select(self, dim, index), on the CPU
+RuleResult index_select(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const int64_t dim = call.arg(1).toInt();
+  const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && call.arg(2).toTensor().numel() > 0;
+  TORCH_CHECK(!looks || self.size(dim) > 0, "index_select(): self indexing axis dim should be positive");
+  return RuleResult::kContinue;
+}
+
+// embedding(weight, indices), which selects rows on the CPU
+RuleResult embedding(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor weight = call.arg(0).toTensor();
+  const bool looks = weight.is_cpu() && weight.dim() == 2 && call.arg(1).toTensor().numel() > 0;
+  TORCH_CHECK(!looks || weight.size(0) > 0, "index_select(): self indexing axis dim should be positive");
+  return RuleResult::kContinue;
+}
+
+// renorm(self, p, dim, maxnorm)
+RuleResult renorm(Call& call, const ModePtr& /*mode*/) {
+  check_written_once(call);
+  const c10::ScalarType dtype = call.arg(0).toTensor().scalar_type();
+  TORCH_CHECK(
+      c10::isFloatingType(dtype) || c10::isComplexType(dtype),
+      "linalg.vector_norm: Expected a floating point or complex tensor as input. Got ",
+      dtype);
+  return RuleResult::kContinue;
+}
+
+// The sizes of self[indices]; nothing where masks are among them, whose values decide.
+std::optional<std::vector<int64_t>> indexed_sizes(
+    const at::Tensor& self,
+    const c10::List<std::optional<at::Tensor>>& indices) {
+  std::vector<int64_t> broadcast;
+  size_t first = indices.size();
+  size_t last = 0;
+  size_t given = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!index || !index->defined()) {
+      continue;
+    }
+    const c10::ScalarType dtype = index->scalar_type();
+    TORCH_CHECK_INDEX(
+        dtype == c10::kLong || dtype == c10::kInt || dtype == c10::kByte || dtype == c10::kBool,
+        "tensors used as indices must be long, int, byte or bool tensors");
+    if (dtype == c10::kByte || dtype == c10::kBool) {
+      return std::nullopt;
+    }
+    TORCH_CHECK_INDEX(
+        i >= static_cast<size_t>(self.dim()) || self.size(static_cast<int64_t>(i)) > 0 || index->numel() == 0,
+        "index is out of bounds for dimension with size 0");
+    broadcast = given == 0 ? index->sizes().vec() : at::infer_size(broadcast, index->sizes());
+    first = std::min(first, i);
+    last = i;
+    ++given;
+  }
+  if (given == 0 || indices.size() > static_cast<size_t>(self.dim())) {
+    return std::nullopt;
+  }
+  const bool adjacent = last - first + 1 == given;
+  std::vector<int64_t> sizes;
+  for (size_t dim = 0; dim < static_cast<size_t>(self.dim()); ++dim) {
+    const std::optional<at::Tensor> index = dim < indices.size() ? indices.get(dim) : std::nullopt;
+    if (adjacent && dim == first) {
+      sizes.insert(sizes.end(), broadcast.begin(), broadcast.end());
+    }
+    if (!index || !index->defined()) {
+      sizes.push_back(self.size(static_cast<int64_t>(dim)));
+    }
+  }
+  if (!adjacent) {
+    sizes.insert(sizes.begin(), broadcast.begin(), broadcast.end());
+  }
+  return sizes;
+}
+
+// index_put(self, indices, values, accumulate)
+RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor values = call.arg(2).toTensor();
+  const auto sizes = indexed_sizes(self, call.arg(1).toOptionalTensorList());
+  TORCH_CHECK(
+      !sizes || at::is_expandable_to(values.sizes(), *sizes),
+      "shape mismatch: value tensor of shape ",
+      values.sizes(),
+      " cannot be broadcast to indexing result of shape ",
+      c10::IntArrayRef(*sizes));
+  return RuleResult::kContinue;
+}
+
+struct Check {
+  std::string_view base;  // without the underscore of the in-place form
+  Rule rule;
+};
+
+constexpr std::array<Check, 21> kChecks = {{
+    {"mm", &mm},
+    {"as_strided_copy", &within_storage<1>},
+    {"as_strided_scatter", &within_storage<2>},
+    {"masked_scatter", &written_once},
+    {"addbmm", &written_once},
+    {"cumsum", &written_once},
+    {"cumprod", &written_once},
+    {"bernoulli", &written_once},
+    {"random", &written_once},
+    {"addr", &addr},
+    {"addmm", &addmm},
+    {"slice_scatter", &slice_scatter},
+    {"select_scatter", &select_scatter},
+    {"diagonal_scatter", &diagonal_scatter},
+    {"put", &put},
+    {"index_select", &index_select},
+    {"embedding", &embedding},
+    {"renorm", &renorm},
+    {"index_put", &index_put},
+    {"_index_put_impl", &index_put},
+    {"_unsafe_index_put", &index_put},
+}};
+
+}  // namespace
+
+Rule find_argument_check(std::string_view name, std::string_view /*overload*/) {
+  constexpr std::string_view kLibrary = "aten::";
+  if (name.substr(0, kLibrary.size()) != kLibrary) {
+    return nullptr;
+  }
+  name.remove_prefix(kLibrary.size());
+  if (name.back() == '_') {
+    name.remove_suffix(1);
+  }
+  const auto* found =
+      std::find_if(kChecks.begin(), kChecks.end(), [&](const Check& check) { return check.base == name; });
+  return found == kChecks.end() ? nullptr : found->rule;
+}
+
+}  // namespace torchfake

@@ -1,0 +1,210 @@
+// Which dtypes the real kernels of a device refuse.
+#include <torchfake/rules/refused_dtypes.h>
+
+#include <ATen/core/function_schema.h>
+
+#include <torchfake/dispatch/call.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+
+namespace torchfake {
+
+namespace {
+
+bool contains(DtypeSet set, c10::ScalarType dtype) {
+  return (set >> static_cast<int>(dtype) & 1) != 0;
+}
+
+bool promotes(c10::ScalarType dtype) {
+  return dtype == c10::kBool || c10::isComplexType(dtype) || dtype == c10::kByte || dtype == c10::kChar ||
+      dtype == c10::kShort || dtype == c10::kInt || dtype == c10::kLong || dtype == c10::kHalf ||
+      dtype == c10::kBFloat16 || dtype == c10::kFloat || dtype == c10::kDouble;
+}
+
+// The rows of an operator, which lie side by side.
+c10::ArrayRef<RefusedDtypes> rows_of(c10::DeviceType device, const std::string& op) {
+  const c10::ArrayRef<RefusedDtypes> all = refused_dtypes(device);
+  const auto is_before = [](const RefusedDtypes& row, const std::string& name) {
+    return row.op < std::string_view(name);
+  };
+  const auto* first = std::lower_bound(all.begin(), all.end(), op, is_before);
+  const auto* last = first;
+  while (last != all.end() && op == last->op) {
+    ++last;
+  }
+  return {first, last};
+}
+
+// The tensors of a call by their argument: what dtypes they have, and whether the record can speak about them.
+class Operands {
+ public:
+  explicit Operands(const Call& call) : tensors_(call.num_args(), nullptr) {
+    for (const TensorArg& tensor : call.tensors()) {
+      const TensorArg*& seen = tensors_[tensor.arg];
+      if (seen != nullptr && dtype_of(*seen) != dtype_of(tensor)) {
+        comparable_ = false;
+      }
+      seen = &tensor;
+    }
+  }
+
+  bool has(size_t argument) const {
+    return tensors_[argument] != nullptr;
+  }
+  const TensorArg& at(size_t argument) const {
+    return *tensors_[argument];
+  }
+  c10::ScalarType dtype(size_t argument) const {
+    return dtype_of(at(argument));
+  }
+  bool comparable(const std::vector<size_t>& arguments) const {
+    const bool scalars = at(arguments.front()).impl->dim() == 0;
+    return comparable_ && std::all_of(arguments.begin(), arguments.end(), [&](size_t i) {
+             const c10::TensorImpl& impl = *at(i).impl;
+             return impl.numel() > 0 && !impl.is_wrapped_number() && (impl.dim() == 0) == scalars;
+           });
+  }
+
+ private:
+  static c10::ScalarType dtype_of(const TensorArg& tensor) {
+    return c10::typeMetaToScalarType(tensor.impl->dtype());
+  }
+
+  c10::SmallVector<const TensorArg*, 8> tensors_;
+  bool comparable_ = true;
+};
+
+const char* kernel_without(const RefusedDtypes& record, c10::ScalarType dtype) {
+  for (const RefusedAlone& refused : record.alone) {
+    if (contains(refused.dtypes, dtype)) {
+      return refused.kernel;
+    }
+  }
+  return nullptr;
+}
+
+void check_implemented(const Call& call, const RefusedDtypes& record, c10::ScalarType dtype, c10::Device device) {
+  const char* kernel = kernel_without(record, dtype);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      kernel == nullptr,
+      '"',
+      kernel,
+      "\" not implemented for '",
+      dtype,
+      "' (",
+      call.op_name(),
+      " on ",
+      c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+      ')');
+}
+
+}  // namespace
+
+void DtypeRefusals::add(const RefusedDtypes& record, const c10::FunctionSchema& schema, std::vector<Row>& rows) {
+  Row row{{}, &record};
+  std::istringstream names(record.arguments);
+  for (std::string name; std::getline(names, name, ',');) {
+    const std::optional<int> index = schema.argumentIndexWithName(name);
+    if (!index) {
+      return;  // of a release whose schema is another
+    }
+    row.arguments.push_back(*index);
+  }
+  rows.push_back(std::move(row));
+}
+
+const DtypeRefusals* DtypeRefusals::of(const c10::FunctionSchema& schema) {
+  const std::string op = c10::toString(schema.operator_name());
+  const c10::ArrayRef<RefusedDtypes> cpu = rows_of(c10::kCPU, op);
+  const c10::ArrayRef<RefusedDtypes> cuda = rows_of(c10::kCUDA, op);
+  if (cpu.empty() && cuda.empty()) {
+    return nullptr;
+  }
+  auto* made = new DtypeRefusals();
+  for (const RefusedDtypes& record : cpu) {
+    made->add(record, schema, made->cpu_);
+  }
+  for (const RefusedDtypes& record : cuda) {
+    made->add(record, schema, made->cuda_);
+  }
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    c10::TypePtr type = schema.arguments()[i].real_type();
+    if (auto optional = type->cast<c10::OptionalType>()) {
+      type = optional->getElementType();
+    }
+    if (type->kind() == c10::TypeKind::ScalarTypeType) {
+      made->dtype_args_.push_back(i);
+    }
+  }
+  return made;
+}
+
+void DtypeRefusals::check(const Call& call, c10::Device device) const {
+  const std::vector<Row>& rows = device.is_cpu() ? cpu_ : cuda_;
+  if (rows.empty() || (!device.is_cpu() && !device.is_cuda()) ||
+      std::any_of(dtype_args_.begin(), dtype_args_.end(), [&](size_t i) { return !call.arg(i).isNone(); })) {
+    return;
+  }
+  const Operands operands(call);
+  // The row that is about what is given, and nothing else: without a bias, the one without.
+  const auto* found = std::find_if(rows.data(), rows.data() + rows.size(), [&](const Row& row) {
+    return std::all_of(rows.begin(), rows.end(), [&](const Row& any) {
+      return std::all_of(any.arguments.begin(), any.arguments.end(), [&](size_t i) {
+        return operands.has(i) == (std::count(row.arguments.begin(), row.arguments.end(), i) > 0);
+      });
+    });
+  });
+  if (found == rows.data() + rows.size() || !operands.comparable(found->arguments)) {
+    return;
+  }
+  const RefusedDtypes& record = *found->record;
+  const c10::ScalarType first = operands.dtype(found->arguments.front());
+  size_t differing = 0;
+  size_t last = 0;
+  bool alike = true;  // those that differ from the first
+  for (const size_t i : found->arguments) {
+    if (operands.dtype(i) != first) {
+      alike &= differing == 0 || operands.dtype(i) == operands.dtype(last);
+      ++differing;
+      last = i;
+    }
+  }
+  if (differing == 0) {
+    return check_implemented(call, record, first, device);
+  }
+  const bool all_others = differing > 1 && differing + 1 == found->arguments.size() && alike;
+  if (differing > 1 && !all_others) {
+    return;
+  }
+  const c10::ScalarType other = operands.dtype(last);
+  const c10::ScalarType promoted = promotes(first) && promotes(other) ? c10::promoteTypes(first, other) : first;
+  // Where the first one alone is not implemented, nothing was tried beside it; what it is promoted to may not be either.
+  if (kernel_without(record, first) != nullptr) {
+    check_implemented(call, record, promoted, device);
+  }
+  const std::string& argument = all_others ? "" : call.op.schema().arguments()[last].name();
+  for (const RefusedBeside& refused : record.beside) {
+    const bool about_first = refused.first == first || refused.first == c10::ScalarType::Undefined;
+    if (about_first && argument == refused.argument && contains(refused.dtypes, other)) {
+      check_implemented(call, record, promoted, device);
+      TORCH_CHECK(
+          false,
+          call.op_name(),
+          ": ",
+          call.describe(operands.at(last)),
+          " is ",
+          other,
+          " beside ",
+          call.describe(operands.at(found->arguments.front())),
+          " that is ",
+          first,
+          ", and the kernels for ",
+          c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+          " expect the same dtype; convert one of them with .to().");
+    }
+  }
+}
+
+}  // namespace torchfake

@@ -1,0 +1,82 @@
+// Which dtypes the real kernels of a device refuse, alone and beside each other.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+
+#include <array>
+#include <initializer_list>
+#include <vector>
+
+namespace c10 {
+struct FunctionSchema;
+}
+
+namespace torchfake {
+
+class Call;
+
+// A set of dtypes, a bit for each.
+using DtypeSet = uint64_t;
+
+constexpr DtypeSet dtypes(std::initializer_list<c10::ScalarType> members) {
+  DtypeSet set = 0;
+  for (const c10::ScalarType member : members) {
+    set |= DtypeSet{1} << static_cast<int>(member);
+  }
+  return set;
+}
+
+struct RefusedAlone {
+  const char* kernel;  // as the real one names itself
+  DtypeSet dtypes;
+};
+
+struct RefusedBeside {
+  const char* argument;  // the one that differs from the first; "" where all the others do
+  c10::ScalarType first;  // Undefined for any: the two have to agree
+  DtypeSet dtypes;
+};
+
+// What is known of an operator called with these tensors, and no others of the arguments that its record has.
+struct RefusedDtypes {
+  const char* op;
+  const char* arguments;  // "self,mat2"
+  c10::ArrayRef<RefusedAlone> alone;
+  c10::ArrayRef<RefusedBeside> beside;
+};
+
+// The record of a device, in the order of operators. Generated when building.
+c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
+
+// Note [Refused dtypes]
+// A kernel is compiled for some dtypes and asks for some to agree. Meta kernels know little of that: PyTorch's accept a
+// product of float and bfloat16, which no device has. What real kernels answered is recorded, operator by operator, by
+// tools/record_refused_dtypes.py: cmake/records. A call is refused where the record says that every such call was: with
+// the same arguments given, all of one dtype, or one of them or all but the first of another. Where the record cannot
+// speak, nothing is refused: empty tensors, of which kernels may not look at the dtype; numbers and scalars, which
+// promote in their own way; calls that say in which dtype to work.
+class DtypeRefusals {
+ public:
+  // Those of an operator, or null. The pointer lives as long as the process.
+  static const DtypeRefusals* of(const c10::FunctionSchema& schema);
+
+  // Throws where the kernels of `device` would, for the dtypes of the arguments.
+  void check(const Call& call, c10::Device device) const;
+
+ private:
+  struct Row {
+    std::vector<size_t> arguments;
+    const RefusedDtypes* record;
+  };
+
+  DtypeRefusals() = default;
+  void add(const RefusedDtypes& record, const c10::FunctionSchema& schema, std::vector<Row>& rows);
+
+  std::vector<Row> cpu_;
+  std::vector<Row> cuda_;
+  std::vector<size_t> dtype_args_;
+};
+
+}  // namespace torchfake
