@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from metadata import metadata
+from torch import Tensor
 
-from torchfake import fake_mode
+from torchfake import DataDependentOutputException, FakeTensorMode, fake_mode
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -25,3 +30,51 @@ def test_max_pool1d_of_known_values_is_known() -> None:
     with fake_mode(), torch.no_grad():
         assert torch.nn.functional.max_pool1d(torch.arange(6.0)[None], 2).tolist() == [[1, 3, 5]]
         assert torch.nn.functional.max_pool1d(torch.randn(1, 6), 2).shape == (1, 3)
+
+
+R = torch.rand
+
+#: Each checks or counts values on its way to a result whose shape does not depend on them.
+STATIC: dict[str, Callable[[str], Tensor]] = {
+    "quantile": lambda d: torch.quantile(R(4, 4, device=d), R(3, device=d), dim=1),
+    "nanquantile": lambda d: torch.nanquantile(R(4, device=d), 0.5),
+    "cov": lambda d: torch.cov(R(4, 4, device=d)),
+    "weighted cov": lambda d: torch.cov(
+        R(4, 4, device=d), fweights=torch.randint(1, 4, (4,), device=d), aweights=R(4, device=d)
+    ),
+    "corrcoef": lambda d: torch.corrcoef(R(4, 4, device=d)),
+    "istft": lambda d: torch.istft(R(9, 5, device=d).to(torch.complex64), 16, window=R(16, device=d) + 1),
+    "weighted smooth cross_entropy": lambda d: F.cross_entropy(
+        R(3, 4, device=d, requires_grad=True),
+        torch.randint(4, (3,), device=d),
+        weight=R(4, device=d),
+        label_smoothing=0.1,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", [fake_mode, FakeTensorMode])
+@pytest.mark.parametrize("name", list(STATIC))
+def test_checks_of_values_do_not_stop_what_has_a_fixed_shape(name: str, mode: Callable[[], Any]) -> None:
+    real = STATIC[name]("cpu")
+    for device in ("cpu", "cuda"):
+        with mode():
+            fake = STATIC[name](device)
+        assert (fake.shape, fake.stride(), fake.dtype, fake.requires_grad) == (
+            real.shape,
+            real.stride(),
+            real.dtype,
+            real.requires_grad,
+        )
+        assert fake.device.type == device
+
+
+def test_values_that_are_known_to_be_bad_are_still_refused() -> None:
+    with fake_mode(), pytest.raises(RuntimeError, match="q values must be in the range"):
+        torch.quantile(R(4), torch.tensor([2.0]))
+
+
+def test_a_question_of_the_users_own_is_not_taken_for_a_check() -> None:
+    with fake_mode(), pytest.raises(DataDependentOutputException):
+        torch.equal(R(()) > 0.5, torch.tensor(True))

@@ -1,5 +1,6 @@
 // Rules for questions about values that have an answer without them.
 #include <torchfake/core/errors.h>
+#include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
 namespace torchfake {
@@ -7,7 +8,7 @@ namespace torchfake {
 namespace {
 
 bool same_memory(const at::Tensor& self, const at::Tensor& other) {
-  return self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
+  return self.dtype() == other.dtype() && self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
       self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
 }
 
@@ -15,13 +16,13 @@ bool same_memory(const at::Tensor& self, const at::Tensor& other) {
 RuleResult equal(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor other = call.arg(1).toTensor();
-  TORCH_CHECK(
-      self.scalar_type() == other.scalar_type(),
-      "Expected object of data type ",
-      self.scalar_type(),
-      " but got data type ",
-      other.scalar_type(),
-      " for argument 'other' in call to equal");
+  // How PyTorch's C++ asks whether a check holds.
+  const bool is_check = self.dim() == 0 && self.scalar_type() == c10::kBool;
+  if (const std::optional<bool> holds = is_check ? ValidInput::next_check() : std::nullopt) {
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(*holds);
+    return RuleResult::kAnswered;
+  }
   const bool known = self.sizes() != other.sizes() || self.numel() == 0 || same_memory(self, other);
   if (!known && !mode->options.distinct_tensors_differ) {
     raise(

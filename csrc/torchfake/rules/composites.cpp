@@ -13,6 +13,7 @@
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/attention.h>
+#include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
 #include <limits>
@@ -135,6 +136,7 @@ bool ctc_loss(const Call& call) {
   const int64_t reduction = call.arg(5).toInt();
   const bool zero_infinity = call.arg(6).toBool();
   const bool is_batched = log_probs.dim() == 3;
+  TORCH_CHECK(log_probs.numel() > 0, "log_probs tensor must not be empty");
   at::Tensor result = std::get<0>(at::_ctc_loss(
       is_batched ? log_probs : log_probs.unsqueeze(1),
       targets.to(log_probs.device(), c10::kLong),
@@ -195,7 +197,49 @@ bool pad_packed_sequence(const Call& call) {
   return true;
 }
 
-constexpr std::array<CompositeRule, 11> kRules = {{
+void decompose(const Call& call) {
+  call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
+}
+
+// quantile checks on the CPU that what it is asked for lies between 0 and 1.
+bool quantile(const Call& call) {
+  const ValidInput valid(1);
+  decompose(call);
+  return true;
+}
+
+// cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
+// whether there are too few observations.
+bool cov(const Call& call) {
+  const auto given = [&](size_t arg) { return call.arg(arg).isTensor() && call.arg(arg).toTensor().numel() > 0; };
+  const int weights = static_cast<int>(given(2)) + static_cast<int>(given(3));
+  const ValidInput valid(weights > 0 ? weights + 1 : 0);
+  decompose(call);
+  return true;
+}
+
+// istft looks whether the windows leave something out.
+bool istft(const Call& call) {
+  const ValidInput valid(0);
+  decompose(call);
+  return true;
+}
+
+// cross_entropy_loss with weights and smoothing divides by the weights of the targets that are not ignored, summed up.
+bool cross_entropy_loss(const Call& call) {
+  const SelectsAll all;
+  decompose(call);
+  return true;
+}
+
+constexpr std::array<CompositeRule, 18> kRules = {{
+    {"quantile", &quantile},
+    {"quantile.scalar", &quantile},
+    {"nanquantile", &quantile},
+    {"nanquantile.scalar", &quantile},
+    {"cov", &cov},
+    {"istft", &istft},
+    {"cross_entropy_loss", &cross_entropy_loss},
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},
     {"tensor_split.tensor_indices_or_sections", &needs_values<1>},

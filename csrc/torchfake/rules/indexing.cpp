@@ -10,6 +10,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/repeated_values.h>
+#include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
 namespace torchfake {
@@ -79,11 +80,16 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor mask = call.arg(1).toTensor();
   const FakeTensorImpl* fake_mask = as_fake(mask);
-  TORCH_CHECK_INDEX(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
   const std::vector<int64_t> shape = at::infer_size(self.sizes(), mask.sizes());
   const bool has_out = call.num_args() == 3;
   if (has_out) {
     check_masked_select_out(call.arg(2).toTensor(), self, mask);
+  }
+  if (SelectsAll::active() && !known_tensor(*fake_mask, mode->options.known_values)) {
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(at::detail::empty_meta({c10::multiply_integers(shape)}, self.scalar_type()));
+    return RuleResult::kAnswered;
   }
   const at::Tensor values = mask_values(call, *fake_mask, mode);
   const int64_t repetitions = values.numel() == 0 ? 0 : c10::multiply_integers(shape) / values.numel();
