@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -202,7 +203,32 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
     def once(known: bool) -> Result:
         return judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=known))
 
-    return settle(engine, once)
+    result = settle(engine, once)
+    if result.outcome == REFUSED_WITH_VALUES and not values_decide(function, arguments, real):
+        return Result(FAKE_ACCEPTS, f"whatever the values, real {type(real.error).__name__}: {str(real.error)[:200]}")
+    return result
+
+
+def values_decide(function: Callable[..., Any], arguments: Any, refused: Observation) -> bool:
+    """Whether the call that was refused is accepted, or refused in other words, with other values."""
+    if isinstance(refused.error, torch.linalg.LinAlgError):
+        return True  # singular, or not positive-definite
+    told = str(refused.error)[:40]
+    for value in (0, 1):
+        filled = pytree.tree_map_only(torch.Tensor, functools.partial(_filled, value=value), copy_tree(arguments))
+        error = observe_real(function, filled, with_gradients=False).error
+        if error is None or type(error) is not type(refused.error) or str(error)[:40] != told:
+            return True
+    return False
+
+
+def _filled(tensor: torch.Tensor, value: int) -> torch.Tensor:
+    if tensor.layout == torch.strided and not tensor.is_nested:
+        with torch.no_grad():
+            tensor.untyped_storage().fill_(0)
+            if value and tensor.numel() > 0 and 0 not in tensor.stride():
+                tensor.fill_(value)
+    return tensor
 
 
 def settle(engine: Engine, once: Callable[[bool], Result]) -> Result:

@@ -36,9 +36,9 @@ class Scope:
     calls: tuple[str, ...] = CALLS
 
     def variants(self) -> Iterator[tuple[str, str]]:
-        """Every layout with a plain call; every other call on plain and transposed inputs."""
+        """Every layout with a plain call; every other call on plain and transposed inputs; writes on expanded ones."""
         for layout, call in itertools.product(self.layouts, self.calls):
-            if call == "function" or layout in ("plain", "transposed"):
+            if call == "function" or layout in ("plain", "transposed") or (layout, call) == ("expanded", "in-place"):
                 yield layout, call
 
 
