@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/rules/decompositions.h>
 
 #include <thread>
 
@@ -43,6 +44,8 @@ class EnteredMode {
 
 using EnteredFakeMode = EnteredMode<FakeMode>;
 using EnteredNoFakeMode = EnteredMode<NoFakeMode>;
+using EnteredValidInput = EnteredMode<ValidInput>;
+using EnteredFactorsAlone = EnteredMode<FactorsAlone>;
 
 }  // namespace
 
@@ -124,6 +127,12 @@ void bind_mode(py::module_& module) {
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))
       .def("leave", &EnteredNoFakeMode::leave);
+  py::class_<EnteredValidInput>(module, "EnteredValidInput")
+      .def(py::init([](int hold) { return std::make_unique<EnteredValidInput>(hold); }), py::arg("hold"))
+      .def("leave", &EnteredValidInput::leave);
+  py::class_<EnteredFactorsAlone>(module, "EnteredFactorsAlone")
+      .def(py::init([] { return std::make_unique<EnteredFactorsAlone>(); }))
+      .def("leave", &EnteredFactorsAlone::leave);
   module.def("in_fake_mode", &in_fake_mode);
   module.def("current_mode", [] { return current_mode(); });
   module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));

@@ -25,6 +25,7 @@ from torchfake import (
     _attributes,
     _autograd,
     _creation,
+    _checks,
     _cuda,
     _custom_ops,
     _data,
@@ -127,6 +128,7 @@ _amp.install()
 _attributes.install()
 _autograd.install()
 _creation.install()
+_checks.install()
 _cuda.install()
 _custom_ops.install()
 _data.install()

@@ -204,7 +204,7 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
         return judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=known))
 
     result = settle(engine, once)
-    if result.outcome == REFUSED_WITH_VALUES and not values_decide(function, arguments, real):
+    if result == Result(REFUSED_WITH_VALUES, FAKE_ACCEPTS) and not values_decide(function, arguments, real):
         return Result(FAKE_ACCEPTS, f"whatever the values, real {type(real.error).__name__}: {str(real.error)[:200]}")
     return result
 
@@ -242,7 +242,7 @@ def settle(engine: Engine, once: Callable[[bool], Result]) -> Result:
     if known.outcome == SAME:
         return Result(DATA_DEPENDENT, result.detail)
     if known.outcome == BOTH_REFUSE:
-        return Result(REFUSED_WITH_VALUES)
+        return Result(REFUSED_WITH_VALUES, result.outcome)
     return result if result.outcome == FAKE_ACCEPTS else known
 
 

@@ -23,6 +23,24 @@ RuleResult written_once(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// masked_scatter(self, mask, source)
+RuleResult masked_scatter(Call& call, const ModePtr& /*mode*/) {
+  check_written_once(call);
+  const c10::ScalarType dtype = call.arg(1).toTensor().scalar_type();
+  TORCH_CHECK(
+      dtype == c10::kBool,
+      "masked_scatter_ only supports boolean masks, but got mask with dtype ",
+      c10::toString(dtype));
+  return RuleResult::kContinue;
+}
+
+// gelu(self, approximate)
+RuleResult gelu(Call& call, const ModePtr& /*mode*/) {
+  const std::string_view approximate = call.arg(1).toStringView();
+  TORCH_CHECK(approximate == "none" || approximate == "tanh", "approximate argument must be either none or tanh.");
+  return RuleResult::kContinue;
+}
+
 // addr(self, vec1, vec2)
 RuleResult addr(Call& call, const ModePtr& /*mode*/) {
   const int64_t dims = call.arg(0).toTensor().dim();
@@ -214,11 +232,12 @@ struct Check {
   Rule rule;
 };
 
-constexpr std::array<Check, 21> kChecks = {{
+constexpr std::array<Check, 22> kChecks = {{
+    {"gelu", &gelu},
     {"mm", &mm},
     {"as_strided_copy", &within_storage<1>},
     {"as_strided_scatter", &within_storage<2>},
-    {"masked_scatter", &written_once},
+    {"masked_scatter", &masked_scatter},
     {"addbmm", &written_once},
     {"cumsum", &written_once},
     {"cumprod", &written_once},

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
+#include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
 #include <typeinfo>
@@ -36,17 +37,58 @@ bool multiplies_contiguous(const torch::autograd::Node& node) {
   return product != nullptr && product->self_.unpack().is_contiguous();
 }
 
-// Asked how many zeros there are.
-RuleResult local_scalar_dense(Call& call, const ModePtr& /*mode*/) {
+// The gradient of an extremum looks whether it is a NaN, and finds where it is in one way or another.
+template <typename... Backward>
+bool is_any_of(const torch::autograd::Node& node) {
+  return ((dynamic_cast<const Backward*>(&node) != nullptr) || ...);
+}
+
+// What a number is taken for that a decomposition or formula asks for, where its outcome does not depend on it.
+std::optional<c10::Scalar> stand_in(const at::Tensor& asked) {
   using namespace torch::autograd::generated;
+  const bool is_bool = asked.scalar_type() == c10::kBool;
+  if (const std::optional<bool> holds = is_bool ? ValidInput::next_check() : std::nullopt) {
+    return c10::Scalar(*holds);
+  }
+  if (FactorsAlone::active() && asked.is_floating_point()) {
+    return c10::Scalar(1.0);
+  }
   const auto node = torch::autograd::get_current_node();
-  if (node == nullptr ||
-      (!multiplies_contiguous<ProdBackward1>(*node) && !multiplies_contiguous<CumprodBackward0>(*node))) {
+  if (node == nullptr) {
+    return std::nullopt;
+  }
+  // How many zeros there are.
+  if (multiplies_contiguous<ProdBackward1>(*node) || multiplies_contiguous<CumprodBackward0>(*node)) {
+    return is_bool ? c10::Scalar(false) : c10::Scalar(int64_t{0});
+  }
+  if (is_bool && is_any_of<MaxBackward1, MinBackward1, MedianBackward0, NanmedianBackward0>(*node)) {
+    return c10::Scalar(false);
+  }
+  return std::nullopt;
+}
+
+RuleResult local_scalar_dense(Call& call, const ModePtr& /*mode*/) {
+  const std::optional<c10::Scalar> value = stand_in(call.arg(0).toTensor());
+  if (!value) {
     return RuleResult::kContinue;
   }
-  const bool is_bool = call.arg(0).toTensor().scalar_type() == c10::kBool;
   torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(is_bool ? c10::Scalar(false) : c10::Scalar(int64_t{0}));
+  call.stack->emplace_back(*value);
+  return RuleResult::kAnswered;
+}
+
+// _unique(self, sorted, return_inverse). The gradient of a value that was written to some places is summed up over them,
+// each once.
+RuleResult unique(Call& call, const ModePtr& /*mode*/) {
+  const auto node = torch::autograd::get_current_node();
+  if (node == nullptr || !is_any_of<torch::autograd::generated::IndexFillBackward1>(*node)) {
+    return RuleResult::kContinue;
+  }
+  const at::Tensor self = call.arg(0).toTensor();
+  at::Tensor places = at::empty({self.numel()}, self.options());
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(places));
+  call.stack->emplace_back(at::empty({0}, self.options().dtype(c10::kLong)));
   return RuleResult::kAnswered;
 }
 
@@ -71,6 +113,9 @@ Rule find_backward_rule(std::string_view name, std::string_view overload) {
   }
   if (name == "aten::_local_scalar_dense" && overload.empty()) {
     return &local_scalar_dense;
+  }
+  if (name == "aten::_unique") {
+    return &unique;
   }
   return name == "aten::nonzero" && overload.empty() ? &nonzero : nullptr;
 }

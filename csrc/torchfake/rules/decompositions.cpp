@@ -6,6 +6,7 @@ namespace torchfake {
 namespace {
 
 thread_local std::optional<int> t_checks_that_hold;
+thread_local bool t_factors_alone = false;
 thread_local bool t_selects_all = false;
 
 }  // namespace
@@ -23,6 +24,18 @@ std::optional<bool> ValidInput::next_check() {
     return std::nullopt;
   }
   return (*t_checks_that_hold)-- > 0;
+}
+
+FactorsAlone::FactorsAlone() : before_(t_factors_alone) {
+  t_factors_alone = true;
+}
+
+FactorsAlone::~FactorsAlone() {
+  t_factors_alone = before_;
+}
+
+bool FactorsAlone::active() {
+  return t_factors_alone;
 }
 
 SelectsAll::SelectsAll() : before_(t_selects_all) {

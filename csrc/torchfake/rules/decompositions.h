@@ -24,6 +24,22 @@ class ValidInput {
   std::optional<int> before_;
 };
 
+// While one lives, numbers that are asked for are only multiplied with: the step of an optimizer.
+class FactorsAlone {
+ public:
+  FactorsAlone();
+  ~FactorsAlone();
+  FactorsAlone(const FactorsAlone&) = delete;
+  FactorsAlone& operator=(const FactorsAlone&) = delete;
+  FactorsAlone(FactorsAlone&&) = delete;
+  FactorsAlone& operator=(FactorsAlone&&) = delete;
+
+  static bool active();
+
+ private:
+  bool before_;
+};
+
 // While one lives, a mask takes everything: what it selects is only summed up.
 class SelectsAll {
  public:

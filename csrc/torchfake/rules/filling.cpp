@@ -45,8 +45,13 @@ void check_masked_fill(const at::Tensor& self, const at::Tensor& mask) {
 
 at::Tensor& masked_fill_scalar(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
   check_masked_fill(self, mask);
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(
-      c10::kBool, c10::kBFloat16, c10::kHalf, self.scalar_type(), "masked_fill", [&] { value.to<scalar_t>(); });
+  if (!c10::isFloat8Type(self.scalar_type()) && !c10::isBarebonesUnsignedType(self.scalar_type())) {
+    // Throws where the value does not fit.
+    AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND4(
+        c10::kBool, c10::kBFloat16, c10::kHalf, c10::kComplexHalf, self.scalar_type(), "masked_fill", [&] {
+          value.to<scalar_t>();
+        });
+  }
   return self;
 }
 

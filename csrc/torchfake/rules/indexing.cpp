@@ -5,6 +5,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/multinomial.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
@@ -75,6 +77,12 @@ void check_masked_select_out(const at::Tensor& out, const at::Tensor& self, cons
   at::assert_no_overlap(out, mask);
 }
 
+// Whether the gradient of a value that was written where a mask is true is computed.
+bool sums_selection_up() {
+  const auto node = torch::autograd::get_current_node();
+  return dynamic_cast<const torch::autograd::generated::MaskedFillBackward1*>(node.get()) != nullptr;
+}
+
 // masked_select(self, mask), or with out=
 RuleResult masked_select(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
@@ -86,7 +94,7 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   if (has_out) {
     check_masked_select_out(call.arg(2).toTensor(), self, mask);
   }
-  if (SelectsAll::active() && !known_tensor(*fake_mask, mode->options.known_values)) {
+  if ((SelectsAll::active() || sums_selection_up()) && !known_tensor(*fake_mask, mode->options.known_values)) {
     torch::jit::drop(*call.stack, call.num_args());
     call.stack->emplace_back(at::detail::empty_meta({c10::multiply_integers(shape)}, self.scalar_type()));
     return RuleResult::kAnswered;

@@ -101,6 +101,8 @@ at::Tensor multi_margin_loss(
   int64_t frames = 0;
   int64_t classes = 0;
   TORCH_CHECK(p.toDouble() == 1 || p.toDouble() == 2, "only p == 1 and p == 2 supported");
+  TORCH_CHECK(
+      target.scalar_type() == c10::kLong, "expected scalar type Long but found ", c10::toString(target.scalar_type()));
   at::native::multi_margin_loss_shape_check(frames, classes, self.dim(), self, target, weight);
   const bool each = reduction == at::Reduction::None && target.dim() > 0;
   return each ? empty({frames}, self.scalar_type()) : empty({}, self.scalar_type());

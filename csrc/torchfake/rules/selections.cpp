@@ -105,7 +105,8 @@ void cumulative_helper(
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"cummax_cpu\" not implemented for '", self.scalar_type(), "'");
 }
 
-at::Tensor logcumsumexp(const at::Tensor& self) {
+at::Tensor logcumsumexp(const at::Tensor& self, int64_t dim) {
+  c10::maybe_wrap_dim(dim, self.dim());
   require_floating_or_complex(self, "logcumsumexp_out_cpu");
   return contiguous_like(self);
 }
