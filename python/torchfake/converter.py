@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,8 +49,11 @@ class FakeTensorConverter:
             make_constant: Whether its value is kept, if it is of one element.
 
         Raises:
+            TypeError: `t` is no tensor.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
+        if not isinstance(t, Tensor):
+            raise TypeError(f"from_tensor: expected a tensor, got {type(t).__name__}")
         state = fake_mode._state
         if make_constant and _is_plain(t):
             found = _C.find_converted(t, state)
@@ -87,15 +91,46 @@ class FakeTensorConverter:
         )
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
-        names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
-        inner = {name: self.from_real_tensor(mode, getattr(t, name)) for name in names}
-        unflatten = type(t).__tensor_unflatten__  # type: ignore[attr-defined]
-        fake: Tensor = unflatten(inner, context, t.size(), t.stride())
-        if t.is_leaf and fake.requires_grad != t.requires_grad:
-            fake.requires_grad_(t.requires_grad)
+        # Made of this mode's fakes, and so in this mode, whichever the thread is in.
+        entered = _C.EnteredFakeMode(mode._state)
+        try:
+            is_view = not t.is_inference() and t._is_view()
+            fake = self._replay_view(mode, t) if is_view else self._rebuild(mode, t)
+        finally:
+            entered.leave()
         if t.is_leaf and t.grad is not None:
             fake.grad = self.from_real_tensor(mode, t.grad)
         return _with_class_of(t, fake)
+
+    def _rebuild(self, mode: Mode, t: Tensor) -> Tensor:
+        """The wrapper around fakes of what `t` is around."""
+        names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
+        inner = {name: self._convert_inner(mode, getattr(t, name)) for name in names}
+        unflatten = type(t).__tensor_unflatten__  # type: ignore[attr-defined]
+        fake: Tensor = unflatten(inner, context, t.size(), t.stride())
+        if fake.is_leaf and fake.requires_grad != t.requires_grad:
+            fake.requires_grad_(t.requires_grad)
+        if t.is_leaf or not fake.is_leaf:
+            return fake
+        with torch.enable_grad():
+            history: Tensor = _History.apply(fake)  # type: ignore[no-untyped-call]
+        return history
+
+    def _convert_inner(self, mode: Mode, value: Any) -> Any:
+        # Not all that a wrapper names are tensors: a DTensor has its mesh among them.
+        return self.from_real_tensor(mode, value) if isinstance(value, Tensor) else value
+
+    def _replay_view(self, mode: Mode, t: Tensor) -> Tensor:
+        """The view of the base's fake that `t` is of its base."""
+        assert t._base is not None
+        base = self.from_real_tensor(mode, t._base)
+        if t.requires_grad and not t.is_leaf and not base.requires_grad:
+            # A view of a view that was made to require gradients itself.
+            with torch.no_grad():
+                base = base.view(base.shape).requires_grad_()
+        with torch.set_grad_enabled(t.requires_grad and not t.is_leaf):
+            view: Tensor = t._view_func_unsafe(base, None, lambda inner: self._convert_inner(mode, inner))
+        return view.requires_grad_() if t.requires_grad and t.is_leaf else view
 
     def from_meta_and_device(
         self,
@@ -131,17 +166,31 @@ def _is_plain(t: Tensor) -> bool:
     )
 
 
+class _History(torch.autograd.Function):
+    """Gives what a leaf holds a place behind it. Not a clone, which would be of other memory."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor) -> Tensor:
+        return leaf.data
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def _with_class_of(t: Tensor, fake: Tensor) -> Tensor:
-    """Gives `fake` the Python class of `t`: a Parameter, or a subclass that does not dispatch by itself."""
+    """Gives `fake` the Python class of `t`: a Parameter, a Buffer, or a subclass that does not dispatch by itself."""
     kind = type(t)
-    if kind is Tensor or isinstance(fake, kind) or type(fake) is not Tensor:
-        return fake
-    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        raise UnsupportedFakeTensorException(
-            f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it holds cannot "
-            "be converted."
-        )
-    fake.__class__ = kind
+    if kind is not Tensor and type(fake) is Tensor:
+        if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            raise UnsupportedFakeTensorException(
+                f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it holds "
+                "cannot be converted."
+            )
+        fake.__class__ = kind
+    # For wrappers too, whose class does not say it.
     if isinstance(t, torch.nn.Parameter):
         fake._is_param = True
+    if isinstance(t, torch.nn.Buffer):
+        vars(fake).update(_is_buffer=True, persistent=t.persistent)
     return fake

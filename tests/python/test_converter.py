@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from metadata import metadata
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
-from torchfake import FakeTensor, FakeTensorMode, UnsupportedFakeTensorException, get_plain_tensors, is_fake
+from torchfake import (
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    get_plain_tensors,
+    is_fake,
+    maybe_get_fake_mode,
+)
 
 
 def test_a_tensor_is_converted_once() -> None:
@@ -119,6 +130,70 @@ def test_wrapper_subclasses_are_converted_inside() -> None:
         or [t is mode.from_tensor(r) for t, r in zip(plain, (first, second, first), strict=True)] == [True] * 3
     )
     assert (fake + 1).shape == (2, 3)
+
+
+def test_a_wrapper_may_hold_more_than_tensors() -> None:
+    with one_process_of_two() as mesh:
+        real = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        fake = FakeTensorMode().from_tensor(real)
+        assert isinstance(fake, DTensor) and is_fake(fake) and fake.device_mesh is mesh
+        assert (fake + 1).shape == (4, 4) and fake.to_local().shape == (2, 4)
+
+
+@contextlib.contextmanager
+def one_process_of_two() -> Iterator[DeviceMesh]:
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        yield init_device_mesh("cpu", (2,))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def wrapped_parameter() -> Any:
+    return torch.nn.Parameter(TwoTensor(torch.ones(3, 3), torch.ones(3, 3)))
+
+
+WRAPPERS: dict[str, Callable[[], Tensor]] = {
+    "parameter": wrapped_parameter,
+    "not_a_leaf": lambda: wrapped_parameter() * 2,
+    "view_of_leaf": lambda: wrapped_parameter().t(),
+    "view_of_not_a_leaf": lambda: (wrapped_parameter() * 2)[1:],
+    "detached_view": lambda: wrapped_parameter().detach()[1:],
+    "leaf_that_is_a_view": lambda: wrapped_parameter().detach()[1:].requires_grad_(),
+    "view_of_a_leaf_that_is_a_view": lambda: wrapped_parameter().detach()[1:].requires_grad_()[1:],
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapper_keeps_its_place_in_autograd(name: str) -> None:
+    mode, real = FakeTensorMode(), WRAPPERS[name]()
+    with FakeTensorMode(), torch.no_grad():  # neither of which is asked
+        fake = mode.from_tensor(real)
+    assert isinstance(fake, TwoTensor) and maybe_get_fake_mode(fake) is mode
+    for asked in ("requires_grad", "is_leaf", "_is_view"):
+        of_fake, of_real = getattr(fake, asked), getattr(real, asked)
+        assert of_fake == of_real if isinstance(of_real, bool) else of_fake() == of_real()
+    assert isinstance(fake, torch.nn.Parameter) == isinstance(real, torch.nn.Parameter)
+    assert (fake.shape, fake.stride()) == (real.shape, real.stride())
+    if real._base is not None:
+        assert fake._base is mode.from_tensor(real._base)
+
+
+def test_a_wrapper_that_is_no_leaf_is_around_the_fakes_of_what_it_holds() -> None:
+    mode, real = FakeTensorMode(), WRAPPERS["not_a_leaf"]()
+    fake, inner = mode.from_tensor(real), mode.from_tensor(real.a)
+    assert fake.a.untyped_storage()._cdata == inner.untyped_storage()._cdata
+    fake.sum().backward()
+
+
+def test_a_buffer_stays_one() -> None:
+    fake = FakeTensorMode().from_tensor(torch.nn.Buffer(torch.ones(2), persistent=False))
+    assert isinstance(fake, torch.nn.Buffer) and fake.persistent is False
+
+
+def test_what_is_no_tensor_is_not_converted() -> None:
+    with pytest.raises(TypeError, match="from_tensor: expected a tensor, got NoneType"):
+        FakeTensorMode().from_tensor(None)  # type: ignore[arg-type]
 
 
 def test_wrappers_of_transforms_are_converted_inside() -> None:
