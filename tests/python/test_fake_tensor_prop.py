@@ -468,6 +468,25 @@ def test_another_mode_of_the_arguments_is_followed() -> None:
         assert propagation.propagate(mode.from_tensor(torch.randn(3, 2))).fake_mode is mode
 
 
+@pytest.mark.parametrize("kind", [FakeTensorMode, fake_mode])
+def test_fakes_of_another_mode_are_converted(kind: Callable[[], Any]) -> None:
+    other, mode = kind(), FakeTensorMode()
+    with other:
+        graph, x = symbolic_trace(nn.Sequential(nn.Linear(4, 3), nn.ReLU())), torch.ones(2, 4)
+    result = FakeTensorProp(graph, mode).propagate(x)
+    assert result.fake_mode is mode and result.shape == (2, 3)
+    assert {node.meta["val"].fake_mode for node in graph.graph.nodes} == {mode}
+    assert x.fake_mode is other and next(graph.parameters()).fake_mode is other
+
+
+def test_arguments_of_two_modes_are_run_in_that_of_the_first() -> None:
+    with FakeTensorMode() as first:
+        x = torch.ones(2)
+    with FakeTensorMode():
+        y = torch.ones(2)
+    assert FakeTensorProp(symbolic_trace(lambda x, y: x + y)).propagate(x, y).fake_mode is first
+
+
 def test_fakes_of_pytorchs_are_converted() -> None:
     program = torch.export.export(nn.Linear(2, 2), (torch.randn(3, 2),))
     args = [node.meta["val"] for node in program.graph.find_nodes(op="placeholder")]

@@ -13,7 +13,6 @@ from torch.fx.traceback import has_preserved_node_meta
 from torch.utils._pytree import arg_tree_leaves, tree_map_only
 
 from torchfake._mode import Mode
-from torchfake.fake import is_fake
 from torchfake.fake_tensor_mode import FakeTensorMode
 from torchfake.fx._conversion import Fakes, find_mode
 
@@ -30,7 +29,7 @@ class FakeTensorProp(Interpreter):
     gives one): later in-place changes of sizes and strides leave it as it was, and what shares a storage in the
     program shares one here. Graphs within the graph are propagated too.
 
-    Parameters and buffers may be real: each is converted once, and none is changed.
+    Parameters and buffers may be real, or fakes of another mode: each is converted once, and none is changed.
 
     Args:
         module: The graph module: from `torch.fx.symbolic_trace`, `make_fx` or `torch.export`.
@@ -59,7 +58,7 @@ class FakeTensorProp(Interpreter):
         }
 
     def propagate(self, *args: object) -> Any:
-        """Runs the graph on `args`, real tensors among them made fake; gives back the graph's result."""
+        """Runs the graph on `args`, made fakes of the mode where they are not; gives back the graph's result."""
         self._find_mode(args)
         with self._mode:
             return self.run(*tree_map_only(Tensor, self._fakes.convert, args))
@@ -130,24 +129,24 @@ class FakeTensorProp(Interpreter):
         return super().call_function(target, args, kwargs)
 
     def call_module(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the module with fakes in the place of its real parameters and buffers."""
+        """Calls the module with fakes of the mode in the place of its parameters and buffers."""
         assert isinstance(target, str)
         module = self.fetch_attr(target)
         if isinstance(module, GraphModule):
             return self._subgraph(module)(*args, **kwargs)
         state = self._states.get(target)
         if state is None:
-            state = self._states[target] = self._real_state(module)
+            state = self._states[target] = self._foreign_state(module)
         if not state:
             return module(*args, **kwargs)
         return torch.func.functional_call(module, state, args, kwargs, tie_weights=False)
 
-    def _real_state(self, module: nn.Module) -> dict[str, Tensor]:
+    def _foreign_state(self, module: nn.Module) -> dict[str, Tensor]:
         members = [
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False),
         ]
-        return {name: self._fakes.convert(tensor) for name, tensor in members if not is_fake(tensor)}
+        return {name: self._fakes.convert(tensor) for name, tensor in members if not self._fakes.takes(tensor)}
 
     def _snapshot(self, value: Any) -> Any:
         if isinstance(value, Tensor):
