@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -102,9 +106,40 @@ def _called_by_pytorch() -> bool:
     return name == "torch" or name.startswith("torch.")
 
 
+def _suspend_as_well(suspend: Callable[..., AbstractContextManager[Any]]) -> None:
+    """Makes one of PyTorch's functions that suspend modes suspend a FakeTensorMode of ours too, and yield it.
+
+    A `fake_mode` stays: it is there for programs, in whose depths PyTorch suspends its own.
+    """
+    # What the decorator contextlib.contextmanager calls. The function itself is held by whoever imported it.
+    (cell,) = suspend.__closure__  # type: ignore[misc]
+    inside = cell.cell_contents
+
+    @functools.wraps(inside)
+    def both() -> Iterator[Any]:
+        mode = current_mode()
+        if mode is None or not mode._state.exclusive:
+            yield from inside()
+            return
+        suspended = _C.EnteredNoFakeMode()
+        try:
+            with contextlib.contextmanager(inside)() as theirs:
+                yield mode if theirs is None else theirs
+        finally:
+            suspended.leave()
+
+    cell.cell_contents = both
+
+
 def install() -> None:
-    """Makes PyTorch's own FakeTensorMode refuse to be entered inside one of ours, unless PyTorch does so itself."""
+    """Makes PyTorch's modes and ours know of each other.
+
+    PyTorch's own FakeTensorMode refuses to be entered inside one of ours, unless PyTorch does so itself; what suspends
+    PyTorch's suspends ours.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchs
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.utils._python_dispatch import _disable_current_modes
 
     enter = PyTorchs.__enter__
 
@@ -116,4 +151,6 @@ def install() -> None:
             )
         return enter(self)
 
+    _suspend_as_well(_disable_current_modes)
+    _suspend_as_well(unset_fake_temporarily)
     PyTorchs.__enter__ = refuse_ours  # type: ignore[method-assign, assignment]

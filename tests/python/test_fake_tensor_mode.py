@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 
 import torchfake
 from torchfake import (
@@ -364,6 +366,25 @@ def test_suspending_the_mode_yields_it() -> None:
         assert is_fake(torch.ones(1))
     with torchfake.unset_fake_temporarily() as suspended:
         assert suspended is None
+
+
+@pytest.mark.parametrize("suspend", [unset_fake_temporarily, _disable_current_modes])
+def test_what_suspends_pytorchs_mode_suspends_ours(suspend: Callable[[], Any]) -> None:
+    real = torch.ones(2)
+    with FakeTensorMode() as mode:
+        with suspend() as suspended:
+            assert not is_fake(real + 1) and not is_fake(torch.ones(2))
+            assert suspended in ([], mode)
+        with pytest.raises(ZeroDivisionError), suspend():
+            1 / 0  # noqa: B018
+        assert is_fake(torch.ones(2))
+    with suspend() as suspended:
+        assert suspended in ([], None)
+
+
+def test_what_suspends_pytorchs_mode_leaves_a_fake_mode() -> None:
+    with fake_mode(), unset_fake_temporarily(), _disable_current_modes():
+        assert is_fake(torch.ones(2))
 
 
 def test_a_copy_of_a_real_module_is_fake() -> None:
