@@ -37,6 +37,7 @@ from torchfake import (
     _printing,
     _serialization,
     _storages,
+    _symbolic_sizes,
 )
 from torchfake.cache import (
     CacheInfo,
@@ -140,3 +141,4 @@ _mode.install()
 _printing.install()
 _serialization.install()
 _storages.install()
+_symbolic_sizes.install()

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torchfake
@@ -226,6 +227,15 @@ def test_a_constant_handed_out_cannot_change_the_fake() -> None:
 def test_a_shape_env_is_refused_clearly() -> None:
     with pytest.raises(DynamicShapesError, match=r"shape_env.*not supported yet"):
         FakeTensorMode(shape_env=object())
+
+
+@pytest.mark.parametrize("kind", [FakeTensorMode, fake_mode])
+def test_a_tracer_that_makes_sizes_symbolic_is_refused_in_the_mode(kind: Callable[[], Any]) -> None:
+    with kind():
+        x = torch.ones(2, 3)
+        with pytest.raises(DynamicShapesError, match=r"tracing_mode='symbolic'.*not supported yet"):
+            make_fx(torch.sin, tracing_mode="symbolic")(x)
+        assert make_fx(torch.sin, tracing_mode="fake")(x)(x).shape == (2, 3)
     with pytest.raises(NotImplementedError):
         FakeTensorMode().from_tensor(REAL, symbolic_context=object())
 
