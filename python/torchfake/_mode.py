@@ -36,7 +36,7 @@ class Mode:
     def __enter__(self: Self) -> Self:
         refuse_pytorchs_mode()
         lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-        _C.set_trace(self._state, trace_log.debug if trace_log.isEnabledFor(logging.DEBUG) else None)
+        _C.set_trace(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
         entered = _C.EnteredFakeMode(self._state)
         # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
         torch._C._set_only_lift_cpu_tensors(True)
@@ -60,6 +60,20 @@ class Mode:
             self._entered.stack = []
         stack: list[tuple[_C.EnteredFakeMode, bool]] = self._entered.stack
         return stack
+
+
+_showing = threading.local()
+
+
+def _show(line: str) -> None:
+    """Logs an operator, unless it is one that a handler of the log runs itself."""
+    if getattr(_showing, "now", False):
+        return
+    _showing.now = True
+    try:
+        trace_log.debug(line)
+    finally:
+        _showing.now = False
 
 
 # The Python side of a state, while somebody holds it. It holds the state, so an address here is that of a live one.

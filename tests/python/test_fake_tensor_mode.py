@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -443,6 +444,26 @@ def test_every_operator_is_shown_where_logging_asks_for_it(caplog: pytest.LogCap
         "aten::cat([Float[2, 3]@cuda:0, Float[2, 3]@cuda:0], 0) -> Float[4, 3]@cuda:0",
         "aten::mul.Tensor(Float[4, 3]@cuda:0, Long[]@cpu) -> Float[4, 3]@cuda:0",
     ]
+
+
+def test_operators_of_a_handler_are_not_shown() -> None:
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+            torch.ones(2).add(1)
+
+    log, handler = logging.getLogger("torchfake.trace"), Handler()
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        with FakeTensorMode():
+            torch.ones(3).mul(2)
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    assert lines[-1].startswith("aten::mul.Tensor") and not any("aten::add" in line for line in lines)
 
 
 # ---- Beside PyTorch's own --------------------------------------------------------------------------------------------
