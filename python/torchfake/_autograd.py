@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ _real_run_backward = graph._engine_run_backward
 _real_get_sid = graph._get_sid
 _real_get_tid = graph._get_tid
 _FAKE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("Fake"))
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 _real_make_grads = torch.autograd._make_grads
 
 
 def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    fake = find_fake(t_outputs)
+    fake = _find_fake(t_outputs)
     if fake is None and any(map(_claims_absent_device, t_outputs)):
         # PyTorch's own fakes. Autograd finds the device in the mode; the engine is kept out of it.
         entered = _C.EnteredFakeMode(_C.ModeState(known_values=0))
@@ -38,12 +40,23 @@ def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) ->
         return _real_run_backward(t_outputs, *args, **kwargs)
 
 
+def _find_fake(outputs: Sequence[Any]) -> torch.Tensor | None:
+    """The fake among `outputs`, also if it is in an attribute of a wrapper that does not say what it wraps."""
+    fake = find_fake(outputs)
+    return find_fake(chain.from_iterable(map(_attributes, outputs))) if fake is None else fake
+
+
+def _attributes(output: Any) -> Iterable[object]:
+    dispatches = isinstance(output, torch.Tensor) and type(output).__torch_dispatch__ is not _NO_DISPATCH
+    return vars(output).values() if dispatches else ()
+
+
 def _claims_absent_device(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and _C.is_absent(output.device.type)
 
 
 def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    real = _C.in_fake_mode() and find_fake(outputs) is None
+    real = _C.in_fake_mode() and _find_fake(outputs) is None
     with no_fake_mode() if real else contextlib.nullcontext():
         return _real_make_grads(outputs, *args, **kwargs)
 

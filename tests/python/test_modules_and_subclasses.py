@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -182,32 +183,49 @@ class Logged(Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-class Wrapper(Tensor):
-    """Holds another tensor, and sees every operator."""
+class Closed(Tensor):
+    """Holds another tensor, sees every operator, and does not say what it holds."""
 
     inner: Tensor
     ops: list[str] = []  # noqa: RUF012
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> Wrapper:
-        self = torch.Tensor._make_wrapper_subclass(
+    def __new__(cls, inner: Tensor) -> Closed:
+        self: Closed = torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), dtype=inner.dtype, device=inner.device
         )
         self.inner = inner
         return self
 
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.ops.append(str(func))
+        args, kwargs = tree_map(lambda x: x.inner if isinstance(x, cls) else x, (args, kwargs or {}))
+        return tree_map(lambda x: cls(x) if isinstance(x, Tensor) else x, func(*args, **kwargs))
+
+
+class Wrapper(Closed):
+    """Says what it holds."""
+
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["inner"], None
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict[str, Tensor], context: None, size: Any, stride: Any) -> Wrapper:
+    def __tensor_unflatten__(inner: dict[str, Tensor], context: None, size: Any, stride: Any) -> Closed:
         return Wrapper(inner["inner"])
 
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        cls.ops.append(str(func))
-        args, kwargs = tree_map(lambda x: x.inner if isinstance(x, Wrapper) else x, (args, kwargs or {}))
-        return tree_map(lambda x: Wrapper(x) if isinstance(x, Tensor) else x, func(*args, **kwargs))
+
+class TimesOnes(torch.autograd.Function):
+    """Makes a tensor in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.device = x.device
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * torch.ones(2, 3, device=ctx.device)
 
 
 class Behind(Tensor):
@@ -247,6 +265,26 @@ def test_a_wrapper_subclass_of_a_fake_sees_each_operator(device: str) -> None:
     assert type(y) is Wrapper and is_fake(y) and torchfake.is_fake(y.inner) and y.device == torch.device(device)
     assert type(x.grad) is Wrapper and x.grad.shape == (2, 3)
     assert "aten.sum.default" in Wrapper.ops and any("mm" in op for op in Wrapper.ops)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+@pytest.mark.parametrize("kind", [Wrapper, Closed])
+@pytest.mark.parametrize("inside", [True, False])
+def test_backward_through_a_wrapper_runs_in_the_mode_of_what_it_holds(inside: bool, kind: Any, device: str) -> None:
+    with fake_mode() as mode:
+        x = kind(torch.randn(2, 3, device=device)).requires_grad_()
+        y = TimesOnes.apply(x).sum()  # type: ignore[no-untyped-call]
+    with mode if inside else contextlib.nullcontext():
+        y.backward()
+    assert type(x.grad) is kind and is_fake(x.grad.inner)
+
+
+def test_backward_through_a_wrapper_of_real_tensors_stays_real() -> None:
+    x = Closed(torch.randn(2, 3)).requires_grad_()
+    y = TimesOnes.apply(x).sum()  # type: ignore[no-untyped-call]
+    with fake_mode():
+        y.backward()
+    assert isinstance(x.grad, Closed) and not is_fake(x.grad.inner)
 
 
 def test_a_subclass_with_dispatch_over_a_fake_storage_works() -> None:
