@@ -151,29 +151,32 @@ def _collate(batch: list[Tensor], **kwargs: Any) -> Tensor:
 def _deepcopy(self: Tensor, memo: dict[Any, Any]) -> Tensor:
     if not _C.is_fake(self) or not self.is_leaf or id(self) in memo:
         return _real_deepcopy(self, memo)  # type: ignore[no-any-return]
+    if torch.overrides.has_torch_function_unary(self):
+        return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        result = _copy_with_storage(self.detach().as_subclass(Tensor), memo)
     if type(self) is not Tensor:
-        return _deepcopy_subclass(self, memo)
-    # PyTorch looks here for copies of storages it has met before. Its own way of copying one would lose known values.
-    copies = memo.setdefault("torch", {})
-    storage = self.untyped_storage()
-    if storage._cdata not in copies:
-        dtype = self.dtype if storage.nbytes() % self.dtype.itemsize == 0 else torch.uint8
-        copies[storage._cdata] = _whole_storage(self.detach(), dtype).clone().untyped_storage()
-    return _real_deepcopy(self, memo)  # type: ignore[no-any-return]
-
-
-def _deepcopy_subclass(tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
-    # PyTorch's way begins with a look at the data pointer.
-    if torch.overrides.has_torch_function_unary(tensor):
-        return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (tensor,), tensor, memo)  # type: ignore[no-any-return]
-    plain = tensor.detach().as_subclass(Tensor)
-    result = _deepcopy(plain, memo).as_subclass(type(tensor)).requires_grad_(tensor.requires_grad)
-    del memo[id(plain)]  # another object may have that id soon
-    memo[id(tensor)] = result
-    if tensor.grad is not None:
-        result.grad = copy.deepcopy(tensor.grad, memo)
-    result.__dict__ = copy.deepcopy(tensor.__dict__, memo)
+        result = result.as_subclass(type(self))
+    memo[id(self)] = result.requires_grad_(self.requires_grad)
+    if self.grad is not None:
+        result.grad = copy.deepcopy(self.grad, memo)
+    result.__dict__ = copy.deepcopy(self.__dict__, memo)
     return result
+
+
+def _copy_with_storage(plain: Tensor, memo: dict[Any, Any]) -> Tensor:
+    """A fake on the copy of the storage of `plain`, of which there is one: PyTorch, too, notes copies in the memo."""
+    copies = memo.setdefault("torch", {})
+    storage = plain.untyped_storage()
+    if storage._cdata not in copies:
+        dtype = plain.dtype if storage.nbytes() % plain.dtype.itemsize == 0 else torch.uint8
+        copies[storage._cdata] = _whole_storage(plain, dtype).clone().untyped_storage()
+    # Begins with no element: one that has some has values, where real ones travel along, and these cannot be moved.
+    copied = plain.new_empty(0).set_(
+        copies[storage._cdata], plain.storage_offset(), tuple(plain.size()), plain.stride()
+    )
+    copied = copied.conj_physical() if plain.is_conj() else copied
+    return copied.neg() if plain.is_neg() else copied
 
 
 @functools.wraps(_real_share_memory_)

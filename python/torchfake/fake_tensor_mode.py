@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 import threading
 import weakref
@@ -241,10 +242,15 @@ class FakeCopyMode(TorchFunctionMode):
         if func is Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
-                memo[id(tensor)] = self.fake_mode.from_tensor(tensor)
+                memo[id(tensor)] = self._copy(tensor, memo)
             return memo[id(tensor)]
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
+
+    def _copy(self, tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+        if not self.fake_mode.is_our_fake(tensor):
+            return self.fake_mode.from_tensor(tensor)
+        return copy.deepcopy(tensor, memo) if tensor.is_leaf else tensor.clone()
 
 
 class FakeTensorTLS(threading.local):

@@ -322,6 +322,17 @@ def test_real_values_travel_along_and_answer() -> None:
     assert torch.equal(REAL, torch.ones(2, 2)), "real tensors are copied"
 
 
+def test_a_copy_has_the_real_values_too() -> None:
+    mode, real = FakeTensorMode(propagate_real_tensors=True), torch.rand(3, 4)
+    fake = mode.from_tensor(real)
+    copied, view = copy.deepcopy((fake, fake[1:].t()))
+    assert torch.equal(copied.real_tensor, real) and torch.equal(view.real_tensor, real[1:].t())
+    copied.zero_()
+    assert torch.equal(fake.real_tensor, real) and not view.real_tensor.any()
+    parameter = copy.deepcopy(mode.from_tensor(torch.nn.Parameter(real)))
+    assert isinstance(parameter, torch.nn.Parameter) and torch.equal(parameter.real_tensor, real)
+
+
 def test_without_it_there_is_no_real_tensor() -> None:
     with FakeTensorMode() as mode:
         assert torch.tensor(3).real_tensor is None
@@ -406,6 +417,17 @@ def test_a_copy_of_a_real_module_is_fake() -> None:
     assert [type(p) for p in copied.parameters()] == [torch.nn.Parameter] * 4
     assert all(t.fake_mode is mode for t in copied.state_dict(keep_vars=True).values())
     assert not any(is_fake(t) for t in module.state_dict().values())
+
+
+def test_a_copy_of_a_fake_is_another_one() -> None:
+    mode = FakeTensorMode()
+    leaf = mode.from_tensor(torch.nn.Parameter(torch.ones(2)))
+    with FakeCopyMode(mode):
+        first, second = copy.deepcopy([leaf, leaf])
+        of_result = copy.deepcopy(leaf * 2)
+    assert first is second and first is not leaf and isinstance(first, torch.nn.Parameter)
+    assert first.fake_mode is mode and first.untyped_storage()._cdata != leaf.untyped_storage()._cdata
+    assert of_result.requires_grad and not of_result.is_leaf
 
 
 def test_the_mode_of_whatever_holds_a_fake_is_found() -> None:
