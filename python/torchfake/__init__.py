@@ -38,6 +38,7 @@ from torchfake import (
     _serialization,
     _storages,
     _symbolic_sizes,
+    interop,
 )
 from torchfake.cache import (
     CacheInfo,
@@ -142,3 +143,4 @@ _printing.install()
 _serialization.install()
 _storages.install()
 _symbolic_sizes.install()
+interop.install()

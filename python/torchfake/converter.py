@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
@@ -54,11 +56,15 @@ class FakeTensorConverter:
         """
         if not isinstance(t, Tensor):
             raise TypeError(f"from_tensor: expected a tensor, got {type(t).__name__}")
+        if isinstance(t, PyTorchsFakeTensor):
+            raise UnsupportedFakeTensorException(
+                "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_torch converts it."
+            )
         state = fake_mode._state
-        if make_constant and _is_plain(t):
+        if make_constant and is_plain(t):
             found = _C.find_converted(t, state)
             return _C.lift_constant(t.detach(), state) if found is None else found
-        if _is_plain(t):
+        if is_plain(t):
             return _with_class_of(t, _C.from_tensor(t, state))
         memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]
         fake: Tensor | None = None if memo is None else memo()
@@ -68,27 +74,9 @@ class FakeTensorConverter:
         return fake
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
-        functorch = torch._C._functorch
         if is_traceable_wrapper_subclass(t):
             return self._convert_subclass(mode, t)
-        if isinstance(t, FunctionalTensor):
-            return FunctionalTensor(self.from_real_tensor(mode, t.elem), t.mode)  # type: ignore[arg-type]
-        if torch._is_functional_tensor(t):
-            inner = self.from_real_tensor(mode, torch._from_functional_tensor(t))
-            wrapped: Tensor = torch._to_functional_tensor(inner)
-            return wrapped
-        if functorch.is_batchedtensor(t):
-            inner = self.from_real_tensor(mode, functorch.get_unwrapped(t))
-            batched: Tensor = functorch._add_batch_dim(inner, functorch.maybe_get_bdim(t), functorch.maybe_get_level(t))
-            return batched
-        if functorch.is_gradtrackingtensor(t):
-            inner = self.from_real_tensor(mode, functorch.get_unwrapped(t))
-            tracked: Tensor = functorch._wrap_for_grad(inner, functorch.maybe_get_level(t))
-            return tracked
-        raise UnsupportedFakeTensorException(
-            f"from_tensor: a {type(t).__name__} with keys {torch._C._dispatch_keys(t)} cannot be faked; only strided "
-            "tensors and wrappers around them can."
-        )
+        return rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
         # Made of this mode's fakes, and so in this mode, whichever the thread is in.
@@ -103,22 +91,11 @@ class FakeTensorConverter:
         return _with_class_of(t, fake)
 
     def _rebuild(self, mode: Mode, t: Tensor) -> Tensor:
-        """The wrapper around fakes of what `t` is around."""
-        names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
-        inner = {name: self._convert_inner(mode, getattr(t, name)) for name in names}
-        unflatten = type(t).__tensor_unflatten__  # type: ignore[attr-defined]
-        fake: Tensor = unflatten(inner, context, t.size(), t.stride())
+        """The wrapper around fakes of what `t` is around, with its place in autograd."""
+        fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
         if fake.is_leaf and fake.requires_grad != t.requires_grad:
             fake.requires_grad_(t.requires_grad)
-        if t.is_leaf or not fake.is_leaf:
-            return fake
-        with torch.enable_grad():
-            history: Tensor = _History.apply(fake)  # type: ignore[no-untyped-call]
-        return history
-
-    def _convert_inner(self, mode: Mode, value: Any) -> Any:
-        # Not all that a wrapper names are tensors: a DTensor has its mesh among them.
-        return self.from_real_tensor(mode, value) if isinstance(value, Tensor) else value
+        return fake if t.is_leaf or not fake.is_leaf else with_history(fake)
 
     def _replay_view(self, mode: Mode, t: Tensor) -> Tensor:
         """The view of the base's fake that `t` is of its base."""
@@ -129,7 +106,9 @@ class FakeTensorConverter:
             with torch.no_grad():
                 base = base.view(base.shape).requires_grad_()
         with torch.set_grad_enabled(t.requires_grad and not t.is_leaf):
-            view: Tensor = t._view_func_unsafe(base, None, lambda inner: self._convert_inner(mode, inner))
+            view: Tensor = t._view_func_unsafe(
+                base, None, lambda inner: None if inner is None else self.from_real_tensor(mode, inner)
+            )
         return view.requires_grad_() if t.requires_grad and t.is_leaf else view
 
     def from_meta_and_device(
@@ -156,7 +135,7 @@ class FakeTensorConverter:
         _C.forget_values(tensor.untyped_storage()._cdata)
 
 
-def _is_plain(t: Tensor) -> bool:
+def is_plain(t: Tensor) -> bool:
     """Whether the engine can convert it: no wrapper of any kind."""
     return not (
         is_traceable_wrapper_subclass(t)
@@ -166,9 +145,40 @@ def _is_plain(t: Tensor) -> bool:
     )
 
 
-class _History(torch.autograd.Function):
-    """Gives what a leaf holds a place behind it. Not a clone, which would be of other memory."""
+def rewrap(t: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
+    """A wrapper as `t` is one, around what `convert` makes of each tensor inside.
 
+    Raises:
+        UnsupportedFakeTensorException: `t` is no wrapper that says what is inside.
+    """
+    functorch = torch._C._functorch
+    if is_traceable_wrapper_subclass(t):
+        names, context = t.__tensor_flatten__()
+        parts = {name: getattr(t, name) for name in names}
+        # Not all that a wrapper names are tensors: a DTensor has its mesh among them.
+        inner = {name: convert(part) if isinstance(part, Tensor) else part for name, part in parts.items()}
+        subclass: Tensor = type(t).__tensor_unflatten__(inner, context, t.size(), t.stride())
+        return subclass
+    if isinstance(t, FunctionalTensor):
+        return FunctionalTensor(convert(t.elem), t.mode)  # type: ignore[arg-type]
+    if torch._is_functional_tensor(t):
+        functional: Tensor = torch._to_functional_tensor(convert(torch._from_functional_tensor(t)))
+        return functional
+    if functorch.is_batchedtensor(t):
+        inside = convert(functorch.get_unwrapped(t))
+        batched: Tensor = functorch._add_batch_dim(inside, functorch.maybe_get_bdim(t), functorch.maybe_get_level(t))
+        return batched
+    if functorch.is_gradtrackingtensor(t):
+        inside = convert(functorch.get_unwrapped(t))
+        tracked: Tensor = functorch._wrap_for_grad(inside, functorch.maybe_get_level(t))
+        return tracked
+    raise UnsupportedFakeTensorException(
+        f"from_tensor: a {type(t).__name__} with keys {torch._C._dispatch_keys(t)} cannot be faked; only strided "
+        "tensors and wrappers around them can."
+    )
+
+
+class _History(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
         return leaf.data
@@ -176,6 +186,13 @@ class _History(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
+
+
+def with_history(leaf: Tensor) -> Tensor:
+    """What a leaf holds, in a place behind it. Not a clone, which would be of other memory."""
+    with torch.enable_grad():
+        result: Tensor = _History.apply(leaf)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _with_class_of(t: Tensor, fake: Tensor) -> Tensor:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
+from torch._subclasses.fake_tensor import is_fake as is_pytorchs_fake
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torchfake
@@ -533,3 +535,48 @@ def test_conversion_keeps_requires_grad() -> None:
         torchfake.to_torch(REAL)
     with pytest.raises(TypeError, match="FakeTensor of PyTorch's"):
         torchfake.from_torch(x)
+
+
+def test_conversion_keeps_what_is_special_about_a_tensor() -> None:
+    with fake_mode():
+        parameter = torch.nn.Parameter(torch.ones(2, 3, device="cuda"))
+        parameter.grad = torch.ones(2, 3, device="cuda")
+        parts = [parameter, parameter[1:], parameter * 2, parameter.detach()]
+    theirs = [torchfake.to_torch(part) for part in parts]
+    back = [torchfake.from_torch(part) for part in theirs]
+    for group in (theirs, back):
+        assert [(t.requires_grad, t.is_leaf) for t in group] == [(t.requires_grad, t.is_leaf) for t in parts]
+        assert [isinstance(t, torch.nn.Parameter) for t in group] == [True, False, False, False]
+        assert group[0].grad is not None and group[0].grad.shape == (2, 3)
+        assert group[0].grad.device == torch.device("cuda:0")
+    assert type(theirs[0].grad).__name__ == "FakeTensor" and is_fake(back[0].grad)
+
+
+def test_conversion_keeps_constants() -> None:
+    with FakeTensorMode() as mode:
+        theirs: Any = torchfake.to_torch(torch.tensor(2.5))
+    assert theirs.constant == 2.5 and theirs.item() == 2.5
+    for back in (torchfake.from_torch(theirs), torchfake.from_torch(theirs, mode)):
+        assert back.item() == 2.5
+    theirs.add_(torchfake.to_torch(mode.from_tensor(REAL)).sum())
+    assert theirs.constant is None
+
+
+def test_wrappers_are_converted_to_pytorchs_inside() -> None:
+    with fake_mode():
+        x = torch.ones(2)
+    for wrapper in (torch._to_functional_tensor(x), TwoTensor(x, x)):
+        theirs = torchfake.to_torch(wrapper)
+        assert type(theirs) is type(wrapper) and is_pytorchs_fake(theirs)
+
+
+def test_a_fake_tensor_of_pytorchs_says_how_it_is_converted() -> None:
+    with PyTorchsMode():
+        x = torch.ones(2)
+    with pytest.raises(UnsupportedFakeTensorException, match=r"torchfake\.from_torch"):
+        FakeTensorMode().from_tensor(x)
+    for mode in (FakeTensorMode(), fake_mode()):
+        with mode, pytest.raises(MixedModesError, match=r"aten.add.Tensor: .*torchfake.from_torch"):
+            x + torch.ones(2)
+    with FakeTensorMode(), pytest.raises(MixedModesError, match=r"torchfake.from_torch"):
+        x + 1
