@@ -27,10 +27,12 @@ def _real_tensor(fake: Tensor) -> Tensor | None:
 
 _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
     "constant": _constant,
+    "dispatch_keys": lambda fake: None,
     "fake_device": lambda fake: _C.fake_device(fake),
     "fake_mode": mode_of,
     "item_memo": lambda fake: _C.memo(fake, "item"),
     "nonzero_memo": lambda fake: _C.memo(fake, "nonzero"),
+    "pytype": lambda fake: None,
     "real_tensor": _real_tensor,
     "unique_consecutive_memo": lambda fake: _C.memo(fake, "unique_consecutive"),
     "unique_memo": lambda fake: _C.memo(fake, "unique"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 import sys
@@ -22,11 +23,27 @@ from torchfake.errors import MixedModesError
 #: Shows every operator that a mode answers, if the level is DEBUG when the mode is entered.
 trace_log = logging.getLogger("torchfake.trace")
 
+#: What a state can be told after it was made.
+_OPTIONS = (
+    "allow_fallback_kernels",
+    "allow_meta",
+    "cache_enabled",
+    "epoch",
+    "fake_cuda",
+    "known_from_factories",
+    "prefer_device_type",
+    "propagate_real_tensors",
+    "real_tensors",
+)
+
 Self = TypeVar("Self", bound="Mode")
 
 
 class Mode:
     """A mode of the engine. Each thread enters and leaves it on its own; entering again is allowed."""
+
+    #: Attributes that a copy does not take over.
+    _OWN: frozenset[str] = frozenset({"_entered", "_state"})
 
     def __init__(self, state: _C.ModeState) -> None:
         self._state = state
@@ -54,6 +71,21 @@ class Mode:
         torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
         entered.leave()
         _C._skip_init_of_other_backends(_C.in_fake_mode())
+
+    @classmethod
+    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
+        """A mode of this class over a state that is there already."""
+        raise NotImplementedError
+
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        """Another mode with the same options, and none of the fakes."""
+        state = _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
+        for option in _OPTIONS:
+            setattr(state, option, getattr(self._state, option))
+        copied = memo[id(self)] = type(self)._with_state(state)
+        attributes = {name: value for name, value in vars(self).items() if name not in self._OWN}
+        vars(copied).update(copy.deepcopy(attributes, memo))
+        return copied
 
     def _stack(self) -> list[tuple[_C.EnteredFakeMode, bool]]:
         if not hasattr(self._entered, "stack"):

@@ -19,6 +19,8 @@ from torchfake.errors import UnsupportedFakeTensorException
 
 __all__ = ["FakeTensorConverter"]
 
+_MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
+
 
 class FakeTensorConverter:
     """Makes fakes of real tensors. A mode has one; see `FakeTensorMode.from_tensor`.
@@ -52,6 +54,7 @@ class FakeTensorConverter:
 
         Raises:
             TypeError: `t` is no tensor.
+            ValueError: A Parameter was to be made a constant.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):
@@ -60,10 +63,14 @@ class FakeTensorConverter:
             raise UnsupportedFakeTensorException(
                 "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_torch converts it."
             )
+        if t.layout is _MKLDNN:
+            raise UnsupportedFakeTensorException(
+                "from_tensor: MKL-DNN tensors cannot be faked; only strided ones can. to_dense() makes one."
+            )
         state = fake_mode._state
         if make_constant and is_plain(t):
             found = _C.find_converted(t, state)
-            return _C.lift_constant(t.detach(), state) if found is None else found
+            return self._make_constant(t, state) if found is None else found
         if is_plain(t):
             return _with_class_of(t, _C.from_tensor(t, state))
         memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]
@@ -72,6 +79,11 @@ class FakeTensorConverter:
             fake = self._convert_wrapper(fake_mode, t)
             self._wrappers[t] = weakref.ref(fake)
         return fake
+
+    def _make_constant(self, t: Tensor, state: _C.ModeState) -> Tensor:
+        if isinstance(t, torch.nn.Parameter):
+            raise ValueError("from_real_tensor: a Parameter is no constant; leave out make_constant")
+        return _C.lift_constant(t.detach(), state)
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
         if is_traceable_wrapper_subclass(t):
@@ -121,10 +133,15 @@ class FakeTensorConverter:
     ) -> Tensor:
         """A fake on `device` with the metadata of a meta tensor, remembered in the same way.
 
+        `pytype` and `dispatch_keys` are kept as attributes for those who read them.
+
         Raises:
             ValueError: `t` is not on the meta device.
+            UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
         """
-        return _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
+        refuse_meta(device, fake_mode)
+        fake = _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
+        return keep_for_readers(fake, pytype, dispatch_keys)
 
     def set_tensor_memo(self, t: Tensor, v: Tensor) -> None:
         """Makes `v` the fake that stands for `t`."""
@@ -133,6 +150,23 @@ class FakeTensorConverter:
     def invalidate_constant_aliases(self, tensor: Tensor) -> None:
         """Forgets the values behind the storage of a fake, for all its views."""
         _C.forget_values(tensor.untyped_storage()._cdata)
+
+
+def refuse_meta(device: torch.device | str, mode: Mode) -> None:
+    """Raises where the meta device is to be claimed in a mode that does not allow it."""
+    if torch.device(device).type == "meta" and not mode._state.allow_meta:
+        raise UnsupportedFakeTensorException(
+            "FakeTensor: the meta device was asked for in a mode with allow_meta=False; name the device to claim."
+        )
+
+
+def keep_for_readers(fake: Tensor, pytype: type[Tensor] | None, dispatch_keys: object) -> Tensor:
+    """Notes on a fake what it was made with and does not act on."""
+    if pytype is not None:
+        vars(fake)["pytype"] = pytype
+    if dispatch_keys is not None:
+        vars(fake)["dispatch_keys"] = dispatch_keys
+    return fake
 
 
 def is_plain(t: Tensor) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C
 from torchfake._mode import Mode, current_mode, mode_of
+from torchfake.converter import keep_for_readers, refuse_meta
 from torchfake.errors import MixedModesError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ __all__ = ["FakeTensor", "fake_mode", "is_fake", "meta_like", "no_fake_mode", "t
 
 #: How many elements a fake may have for its values to be kept, where they follow from constants.
 KNOWN_VALUES = 16_384
+
+
+Self = TypeVar("Self", bound="fake_mode")
 
 
 class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
@@ -59,7 +63,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
         self._state.fake_cuda = fake_cuda
 
     @classmethod
-    def _with_state(cls, state: _C.ModeState) -> fake_mode:
+    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
         Mode.__init__(mode, state)
         return mode
@@ -241,6 +245,26 @@ def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
     return fake
 
 
+def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | None) -> Tensor | None:
+    state = mode._state
+    if real_tensor is not None and not state.propagate_real_tensors:
+        raise ValueError("FakeTensor: real_tensor is for a mode with propagate_real_tensors=True; give a constant")
+    if constant is not None and state.propagate_real_tensors:
+        raise ValueError("FakeTensor: constant is for a mode without propagate_real_tensors; give a real_tensor")
+    if constant is not None and constant.numel() > state.known_values:
+        raise ValueError(
+            f"FakeTensor: the mode keeps values of up to {state.known_values} elements, and the constant has "
+            f"{constant.numel()}"
+        )
+    return real_tensor if constant is None else constant
+
+
+def write_value(value: Tensor, fake: Tensor) -> None:
+    """Makes the value of `fake` that of a real tensor."""
+    with no_fake_mode(), torch.no_grad():
+        fake.copy_(_C.lift_constant(value.detach().clone(), _C.mode_of(fake)))
+
+
 class _FakeTensorMeta(type(Tensor)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: Any) -> bool:
         return is_fake(instance)
@@ -257,9 +281,39 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     (True, False)
     """
 
-    def __new__(cls, fake_mode: Mode, elem: Tensor, device: torch.device | str) -> Tensor:  # type: ignore[misc]
-        """A fake of `fake_mode` on `device` with the metadata of a meta tensor."""
-        return _C.from_meta_and_device(elem, torch.device(device), fake_mode._state)
+    def __new__(  # type: ignore[misc]
+        cls,
+        fake_mode: Mode,
+        elem: Tensor,
+        device: torch.device | str,
+        constant: Tensor | None = None,
+        real_tensor: Tensor | None = None,
+        pytype: type[Tensor] | None = None,
+        dispatch_keys: object = None,
+        *,
+        requires_grad: bool | None = None,
+    ) -> Tensor:
+        """A fake of `fake_mode` on `device` with the metadata of a meta tensor.
+
+        Args:
+            constant: Its value, of no more elements than the mode keeps.
+            real_tensor: Its value, in a mode with `propagate_real_tensors=True`.
+            pytype, dispatch_keys: Kept for those who read them.
+
+        Raises:
+            ValueError: `elem` is not on the meta device, or the mode cannot keep the value.
+            UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
+        """
+        if elem.device.type != "meta":
+            raise ValueError(f"FakeTensor: expected a meta tensor, got one on {elem.device}")
+        refuse_meta(device, fake_mode)
+        value = _value_to_keep(fake_mode, constant, real_tensor)
+        with no_fake_mode():  # detached: what is made here is not what stands for `elem`
+            fake = _C.from_meta_and_device(elem.detach(), torch.device(device), fake_mode._state)
+        if value is not None:
+            write_value(value, fake)
+        fake.requires_grad_(elem.requires_grad if requires_grad is None else requires_grad)
+        return keep_for_readers(fake, pytype, dispatch_keys)
 
     @staticmethod
     def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> Tensor:

@@ -33,6 +33,7 @@ def _dynamo_says_cache() -> bool:
     return config is None or bool(config.fake_tensor_cache_enabled)
 
 
+Self = TypeVar("Self", bound="FakeTensorMode")
 Value = TypeVar("Value", bool, int)
 
 
@@ -84,6 +85,8 @@ class FakeTensorMode(Mode):
     (True, True)
     """
 
+    _OWN = Mode._OWN | {"fake_tensor_converter"}
+
     def __init__(
         self,
         *,
@@ -115,7 +118,7 @@ class FakeTensorMode(Mode):
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     @classmethod
-    def _with_state(cls, state: _C.ModeState) -> FakeTensorMode:
+    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
         mode._set_up(state, True, False)
         return mode

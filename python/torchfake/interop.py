@@ -17,7 +17,7 @@ from torchfake import _C
 from torchfake._mode import Mode
 from torchfake.converter import is_plain, rewrap, with_history
 from torchfake.errors import MixedModesError, RealTensorError
-from torchfake.fake import find_fake, in_mode_of, no_fake_mode
+from torchfake.fake import find_fake, no_fake_mode, write_value
 from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT
 
 __all__ = ["from_torch", "to_torch"]
@@ -51,7 +51,7 @@ def from_torch(t: Tensor, mode: Mode | None = None) -> Tensor:
         device = t.fake_device
         fake = _C.to_fake(t, device) if mode is None else _C.to_fake_of(t, mode._state, device)
     if t.constant is not None:
-        _write(t.constant, fake)
+        write_value(t.constant, fake)
     if isinstance(t, torch.nn.Parameter):
         fake = torch.nn.Parameter(fake.detach(), t.requires_grad)
     return _with_autograd_of(t, fake, lambda gradient: from_torch(gradient, mode))
@@ -110,14 +110,6 @@ def _with_autograd_of(t: Tensor, converted: Tensor, convert: Callable[[Tensor], 
     if t.grad is not None:
         converted.grad = convert(t.grad)
     return converted
-
-
-def _write(constant: Tensor, fake: Tensor) -> None:
-    """Makes the value of `fake` that of a constant."""
-    with no_fake_mode():
-        copy = constant.clone()
-    with in_mode_of(fake), torch.no_grad():
-        fake.copy_(_C.lift_constant(copy, _C.mode_of(fake)))
 
 
 _real_dispatch = PyTorchsFakeTensor.__torch_dispatch__.__func__  # type: ignore[attr-defined]

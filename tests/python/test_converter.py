@@ -227,7 +227,7 @@ def test_what_cannot_be_fake_is_refused_with_a_reason(name: str) -> None:
     real = UNSUPPORTED[name]()
     with pytest.raises(UnsupportedFakeTensorException, match="cannot be faked") as caught:
         FakeTensorMode().from_tensor(real)
-    assert caught.value.reason
+    assert caught.value.reason and ("MKL-DNN" in caught.value.reason) == (name == "mkldnn")
 
 
 def test_a_constant_keeps_its_value() -> None:
@@ -249,3 +249,42 @@ def test_a_meta_tensor_becomes_a_fake_on_the_device_asked_for() -> None:
         assert fake.device == torch.device("cuda:1") and fake.stride() == meta.stride() and fake.fake_mode is mode
     with pytest.raises(ValueError, match="expected a meta tensor"):
         FakeTensor(mode, torch.ones(2), "cuda")
+
+
+def test_a_parameter_is_made_no_constant() -> None:
+    mode, parameter = FakeTensorMode(), torch.nn.Parameter(torch.ones(()))
+    with pytest.raises(ValueError, match="a Parameter is no constant"):
+        mode.fake_tensor_converter.from_real_tensor(mode, parameter, make_constant=True)
+
+
+def test_a_fake_can_be_made_with_its_value() -> None:
+    meta = torch.empty(1, device="meta")
+    fake: Any = FakeTensor(FakeTensorMode(), meta, "cuda", constant=torch.tensor([2.5]))
+    assert fake.item() == 2.5 and fake.constant.item() == 2.5
+    with FakeTensorMode(propagate_real_tensors=True) as mode:
+        fake = FakeTensor(mode, meta, "cuda", real_tensor=torch.tensor([2.5]))
+    assert fake.real_tensor.item() == 2.5
+    with pytest.raises(ValueError, match="up to 1 elements"):
+        FakeTensor(FakeTensorMode(), torch.empty(2, device="meta"), "cpu", constant=torch.ones(2))
+    with pytest.raises(ValueError, match="propagate_real_tensors=True"):
+        FakeTensor(FakeTensorMode(), meta, "cpu", real_tensor=torch.ones(1))
+    with pytest.raises(ValueError, match="without propagate_real_tensors"):
+        FakeTensor(mode, meta, "cpu", constant=torch.ones(1))
+
+
+def test_a_fake_keeps_what_it_was_made_with_for_those_who_read_it() -> None:
+    mode, meta = FakeTensorMode(), torch.empty(1, device="meta")
+    keys = torch._C._dispatch_keys(meta)
+    fake: Any = FakeTensor(mode, meta, "cpu", pytype=torch.nn.Parameter, dispatch_keys=keys, requires_grad=True)
+    assert (fake.pytype, fake.dispatch_keys, fake.requires_grad) == (torch.nn.Parameter, keys, True)
+    plain: Any = FakeTensor(mode, meta, "cuda")
+    assert (plain.pytype, plain.dispatch_keys, plain.requires_grad) == (None, None, False)
+    assert plain.device == torch.device("cuda:0"), "each one is made for itself"
+
+
+def test_the_meta_device_is_claimed_only_where_the_mode_allows_it() -> None:
+    mode, meta = FakeTensorMode(allow_meta=False), torch.empty(1, device="meta")
+    for make in (FakeTensor, mode.fake_tensor_converter.from_meta_and_device):
+        with pytest.raises(UnsupportedFakeTensorException, match="allow_meta=False"):
+            make(mode, meta, "meta")
+    assert FakeTensor(FakeTensorMode(allow_meta=True), meta, "meta").device.type == "meta"

@@ -380,6 +380,19 @@ def test_a_new_epoch_ends_what_is_remembered() -> None:
         assert x.item_memo is None
 
 
+def test_a_copy_of_a_mode_has_its_options_and_none_of_its_fakes() -> None:
+    class Mine(FakeTensorMode):
+        pass
+
+    mode = Mine(allow_non_fake_inputs=True, static_shapes=False)
+    mode.mine = [1]  # type: ignore[attr-defined]
+    copied: Any = copy.deepcopy(mode)
+    assert type(copied) is Mine and copied.allow_non_fake_inputs and not copied.static_shapes and copied.mine == [1]
+    fake = mode.from_tensor(REAL)
+    assert mode.is_our_fake(fake) and not copied.is_our_fake(fake) and copied.from_tensor(REAL) is not fake
+    assert copy.deepcopy(fake_mode(known_values=3)).known_values == 3
+
+
 # ---- The rest of the surface -----------------------------------------------------------------------------------------
 
 
