@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,12 @@ from torch import Tensor, nn
 from torchfake._model_spec import ModelSpecError
 
 __all__ = ["InputSpec", "make_inputs", "parse_input"]
+
+_BY_POSITION = inspect.Parameter.POSITIONAL_ONLY
+_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+_REST = inspect.Parameter.VAR_POSITIONAL
+_OTHER_NAMES = inspect.Parameter.VAR_KEYWORD
 
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>scalar|\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
@@ -54,11 +60,13 @@ def make_inputs(
     """The arguments to call `model` with, by position and by name; to be called in a mode.
 
     Raises:
-        ModelSpecError: Nothing was described, and the model's class does not say what it takes.
+        ModelSpecError: What was described is not what the model takes, or nothing was and its class does not say.
     """
     default = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     device = device or next((p.device for p in model.parameters()), None)
-    if not specs:
+    if specs:
+        _match(model, specs)
+    else:
         specs = _usual_inputs(model, batch, length)
     made = [(spec.name, spec.make(device, default)) for spec in specs]
     return [tensor for name, tensor in made if name is None], {
@@ -66,14 +74,38 @@ def make_inputs(
     }
 
 
-def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
+def _match(model: nn.Module, specs: Sequence[InputSpec]) -> None:
+    """Raises where a described input is none of the model's, or one that it needs was not described."""
     parameters = inspect.signature(model.forward).parameters
-    required = [
+    kinds = {parameter.kind for parameter in parameters.values()}
+    named = [name for name, parameter in parameters.items() if parameter.kind in (_EITHER, _BY_NAME)]
+    by_position = [name for name, parameter in parameters.items() if parameter.kind in (_BY_POSITION, _EITHER)]
+    takes = f"{type(model).__name__}: takes {', '.join(map(str, parameters.values())) or 'no input'}"
+    given = [spec.name for spec in specs if spec.name is not None]
+    positions = len(specs) - len(given)
+    if positions > len(by_position) and _REST not in kinds:
+        raise ModelSpecError(f"{takes}; --input was given {positions} times without a name")
+    for name in given:
+        if name not in named and _OTHER_NAMES not in kinds:
+            raise ModelSpecError(f"{takes}; there is no {name} for --input {name}=")
+        if name in by_position[:positions] or given.count(name) > 1:
+            raise ModelSpecError(f"{takes}; --input was given twice for {name}")
+    missing = [name for name in _required(parameters) if name not in (*by_position[:positions], *given)]
+    if missing:
+        raise ModelSpecError(f"{takes}; describe {', '.join(missing)} with --input too")
+
+
+def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    return [
         name
         for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
-        if parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.default is parameter.empty and parameter.kind not in (_REST, _OTHER_NAMES)
     ]
+
+
+def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
+    parameters = inspect.signature(model.forward).parameters
+    required = _required(parameters)
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "main_input_name"):
         if required:

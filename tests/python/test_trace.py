@@ -211,10 +211,21 @@ def test_a_model_that_fails_is_told_with_code_1_and_its_place(model_file: Path) 
     assert "traced_models.py:" in result.stderr
 
 
-def test_an_argument_too_many_is_told_with_code_1(model_file: Path) -> None:
-    result = run(f"{model_file}:Small", "--input", "2x8", "--input", "2")
-    assert result.exit_code == 1
-    assert "too many positional arguments" in result.stderr
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        ("Small", ["2x8", "2"], "Small: takes x; --input was given 2 times without a name"),
+        ("Small", ["nope=3"], "Small: takes x; there is no nope for --input nope="),
+        ("Small", ["2x8", "x=2x8"], "Small: takes x; --input was given twice for x"),
+        ("Masked", ["2x8"], "Masked: takes x, mask; describe mask with --input too"),
+        ("Alone", ["2"], "Alone: takes no input; --input was given 1 times without a name"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take_are_told_with_code_2(
+    model_file: Path, model: str, inputs: list[str], message: str
+) -> None:
+    result = run(f"{model_file}:{model}", *(part for text in inputs for part in ("--input", text)))
+    assert result.exit_code == 2 and result.stderr == f"torchfake trace: {message}\n"
 
 
 # ---- The graph itself ----
