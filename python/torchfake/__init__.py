@@ -42,10 +42,12 @@ from torchfake import (
 )
 from torchfake.cache import (
     CacheInfo,
+    DispatchCacheInfo,
     cache_info,
     clear_cache,
     cross_check_cache,
     disable_fake_tensor_cache,
+    dump_cache_stats,
     set_cache_limits,
 )
 from torchfake.converter import FakeTensorConverter
@@ -56,6 +58,7 @@ from torchfake.errors import (
     DeviceNotFakedError,
     DynamicOutputShapeException,
     DynamicShapesError,
+    FakeTensorDeviceMismatchError,
     FakeTensorError,
     MetadataMismatchError,
     MixedModesError,
@@ -75,23 +78,34 @@ from torchfake.fake import (
     no_fake_mode,
     to_fake,
 )
-from torchfake.fake_tensor_mode import FakeCopyMode, FakeTensorMode, fake_tensor_tls, unset_fake_temporarily
+from torchfake.fake_tensor_mode import (
+    CONSTANT_NUMEL_LIMIT,
+    FakeCopyMode,
+    FakeTensorMode,
+    FakeTensorTLS,
+    fake_tensor_tls,
+    unset_fake_temporarily,
+)
 from torchfake.interop import from_torch, to_torch
 from torchfake.tensor_metadata import TensorMetadata, extract_tensor_metadata
 
 __all__ = [
+    "CONSTANT_NUMEL_LIMIT",
     "CacheInfo",
     "DataAccessError",
     "DataDependentOutputException",
     "DeviceMismatchError",
     "DeviceNotFakedError",
+    "DispatchCacheInfo",
     "DynamicOutputShapeException",
     "DynamicShapesError",
     "FakeCopyMode",
     "FakeTensor",
     "FakeTensorConverter",
+    "FakeTensorDeviceMismatchError",
     "FakeTensorError",
     "FakeTensorMode",
+    "FakeTensorTLS",
     "MetadataMismatchError",
     "MixedModesError",
     "RealTensorError",
@@ -105,6 +119,7 @@ __all__ = [
     "cross_check_cache",
     "detect_fake_mode",
     "disable_fake_tensor_cache",
+    "dump_cache_stats",
     "extract_tensor_metadata",
     "fake_mode",
     "fake_tensor_tls",

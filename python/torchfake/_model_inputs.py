@@ -80,7 +80,7 @@ def _match(model: nn.Module, specs: Sequence[InputSpec]) -> None:
     kinds = {parameter.kind for parameter in parameters.values()}
     named = [name for name, parameter in parameters.items() if parameter.kind in (_EITHER, _BY_NAME)]
     by_position = [name for name, parameter in parameters.items() if parameter.kind in (_BY_POSITION, _EITHER)]
-    takes = f"{type(model).__name__}: takes {', '.join(map(str, parameters.values())) or 'no input'}"
+    takes = f"{type(model).__name__}: takes {', '.join(parameters) or 'no input'}"
     given = [spec.name for spec in specs if spec.name is not None]
     positions = len(specs) - len(given)
     if positions > len(by_position) and _REST not in kinds:

@@ -7,6 +7,7 @@ changes no answer; these functions show what it does, bound it, and check it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CacheInfo",
+    "DispatchCacheInfo",
     "cache_info",
     "clear_cache",
     "cross_check_cache",
     "disable_fake_tensor_cache",
+    "dump_cache_stats",
     "set_cache_limits",
 ]
+
+_log = logging.getLogger("torchfake.cache")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,22 @@ def cache_info() -> CacheInfo:
     (1, 1, 1)
     """
     return CacheInfo(**_C.cache_info())
+
+
+#: Under the name that PyTorch has for it.
+DispatchCacheInfo = CacheInfo
+
+
+def dump_cache_stats() -> None:
+    """Writes what the cache has done to the logger `torchfake.cache`, at level INFO.
+
+    >>> from torchfake import dump_cache_stats
+    >>> dump_cache_stats()
+    """
+    info = cache_info()
+    _log.info("cache: %d hits, %d misses, %d entries of %d bytes", info.hits, info.misses, info.size, info.bytes)
+    for reason, count in sorted(info.bypasses.items(), key=lambda item: -item[1]):
+        _log.info("cache: %d bypasses: %s", count, reason)
 
 
 def clear_cache() -> None:

@@ -13,6 +13,7 @@ __all__ = [
     "DeviceNotFakedError",
     "DynamicOutputShapeException",
     "DynamicShapesError",
+    "FakeTensorDeviceMismatchError",
     "FakeTensorError",
     "MetadataMismatchError",
     "MixedModesError",
@@ -71,6 +72,10 @@ class UnsupportedFakeTensorException(FakeTensorError):
 
 class DeviceMismatchError(FakeTensorError):
     """Two inputs of one operator claim different devices."""
+
+
+#: Under the name that PyTorch has for it.
+FakeTensorDeviceMismatchError = DeviceMismatchError
 
 
 class RealTensorError(FakeTensorError):

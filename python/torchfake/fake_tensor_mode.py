@@ -21,7 +21,14 @@ from torchfake.converter import FakeTensorConverter
 from torchfake.errors import DynamicShapesError
 from torchfake.fake import no_fake_mode
 
-__all__ = ["FakeCopyMode", "FakeTensorMode", "fake_tensor_tls", "unset_fake_temporarily"]
+__all__ = [
+    "CONSTANT_NUMEL_LIMIT",
+    "FakeCopyMode",
+    "FakeTensorMode",
+    "FakeTensorTLS",
+    "fake_tensor_tls",
+    "unset_fake_temporarily",
+]
 
 #: How many elements a constant may have.
 CONSTANT_NUMEL_LIMIT = 1
@@ -141,6 +148,25 @@ class FakeTensorMode(Mode):
     cache_enabled = _StateFlag[bool]()
     propagate_real_tensors = _StateFlag[bool]()
     epoch = _StateFlag[int]()
+
+    #: Whether a meta kernel runs right now for which fakes are meta tensors: never, kernels are not run on the fakes.
+    in_kernel_invocation = False
+    #: As in PyTorch, without effect while there is no `shape_env`.
+    allow_scalar_outputs = False
+
+    @property
+    def enter_stack(self) -> list[object]:
+        """An entry for each time that this thread has entered the mode and not left it."""
+        return list(self._stack())
+
+    @property
+    def cache_crosscheck_enabled(self) -> bool:
+        """Whether answers of the shape cache are compared with the kernel's; for all modes, as they share one cache."""
+        return _C.cache_cross_check()
+
+    @cache_crosscheck_enabled.setter
+    def cache_crosscheck_enabled(self, enabled: bool) -> None:
+        _C.set_cache_cross_check(enabled)
 
     @property
     def allow_non_fake_inputs(self) -> bool:

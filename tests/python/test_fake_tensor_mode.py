@@ -503,6 +503,38 @@ def test_operators_of_a_handler_are_not_shown() -> None:
     assert lines[-1].startswith("aten::mul.Tensor") and not any("aten::add" in line for line in lines)
 
 
+def test_names_that_programs_import_from_pytorch_mean_the_same() -> None:
+    assert torchfake.CONSTANT_NUMEL_LIMIT == 1
+    assert torchfake.FakeTensorDeviceMismatchError is DeviceMismatchError
+    assert isinstance(FakeTensorMode.cache_info(), torchfake.DispatchCacheInfo)
+    assert isinstance(fake_tensor_tls, torchfake.FakeTensorTLS)
+
+
+def test_what_the_cache_has_done_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
+    FakeTensorMode.cache_clear()
+    with FakeTensorMode(), torchfake.disable_fake_tensor_cache():
+        torch.ones(2).exp()
+    with caplog.at_level("INFO", logger="torchfake.cache"):
+        torchfake.dump_cache_stats()
+    assert caplog.messages[0].startswith("cache: 0 hits, 0 misses")
+    assert any("bypasses: cache disabled" in message for message in caplog.messages)
+
+
+def test_a_mode_tells_what_pytorchs_tells() -> None:
+    mode = FakeTensorMode()
+    assert not mode.enter_stack and not mode.in_kernel_invocation and not mode.allow_scalar_outputs
+    with mode, mode:
+        assert len(mode.enter_stack) == 2
+    with torchfake.cross_check_cache():
+        assert mode.cache_crosscheck_enabled
+    assert not mode.cache_crosscheck_enabled
+    mode.cache_crosscheck_enabled = True
+    try:
+        assert FakeTensorMode().cache_crosscheck_enabled, "there is one cache"
+    finally:
+        mode.cache_crosscheck_enabled = False
+
+
 # ---- Beside PyTorch's own --------------------------------------------------------------------------------------------
 
 
