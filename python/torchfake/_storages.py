@@ -1,6 +1,7 @@
-"""Storages of fakes, written to without an operator: what is known of their values ends.
+"""Storages of fakes, read and written without an operator.
 
-`tensor.untyped_storage().fill_(0)` never reaches the dispatcher, so the engine cannot follow it. For the storages of
+`tensor.untyped_storage().fill_(0)` never reaches the dispatcher, so the engine cannot follow it: what is known of the
+values ends. There is nothing to read, which is an error of ours and not one about the meta device. For the storages of
 real tensors each wrapper calls the original.
 """
 
@@ -12,10 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.storage import TypedStorage, UntypedStorage
 
 from torchfake import _C
-from torchfake.errors import DataAccessError
+from torchfake._stand_in import StandIn
+from torchfake.errors import DataAccessError, RealTensorError
 from torchfake.fake import no_fake_mode
 
 
@@ -28,6 +31,38 @@ def _on_data(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # PyTorch makes small tensors over the storages, which have to be real.
     with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
         return original(*args, **kwargs)
+
+
+class _NoDataInStorage(DataAccessError, NotImplementedError):
+    """Also what PyTorch raises: a storage without data may be that of a meta tensor, which is none of ours."""
+
+
+def _reads(cls: type, name: str, untyped: Callable[[Any], UntypedStorage]) -> None:
+    """Makes a method of `cls` that reads say that there is nothing to read."""
+    original = getattr(cls, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_fake(untyped(self)):
+            return _on_data(original, self, *args, **kwargs)
+        raise _NoDataInStorage(
+            f"{cls.__name__}: the storage of a fake or meta tensor holds no data to read; read the tensor, whose "
+            "values may be known, or keep this part out of the fake run.",
+            f"{cls.__name__}.{name}",
+        )
+
+    setattr(cls, name, method)
+
+
+def _converts(cls: type) -> None:
+    """Makes `double()` and its like of `cls` convert real data in the mode too."""
+    original = cls._to  # type: ignore[attr-defined]
+
+    @functools.wraps(original)
+    def method(self: Any, dtype: torch.dtype) -> Any:
+        return original(self, dtype) if _is_fake(self) else _on_data(original, self, dtype)
+
+    cls._to = method  # type: ignore[attr-defined]
 
 
 def _forgets(cls: type, name: str, untyped: Callable[[Any], UntypedStorage]) -> None:
@@ -71,8 +106,32 @@ def _copy_(self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Unty
     return _on_data(_real_copy_, self, source, *args, **kwargs)  # type: ignore[no-any-return]
 
 
+_real_set_: Callable[..., Tensor] = Tensor.set_
+
+
+def _set_(self: Tensor, source: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    if torch.is_storage(source):
+        if _C.is_fake(self) and not _is_fake(source):
+            raise _mixed(
+                "the storage is one of real tensors and the tensor is fake; make it fake with torchfake.to_fake"
+            )
+        if _is_fake(source) and not _C.is_fake(self) and self.device.type != "meta":
+            raise _mixed("the storage is one of fakes, the tensor is real; make it fake by torchfake.to_fake")
+    given = () if source is None else (source,)
+    return _real_set_(self, *given, *args, **kwargs)
+
+
+def _mixed(what: str) -> RealTensorError:
+    return RealTensorError(f"aten::set_.source_Storage: {what}", "aten::set_.source_Storage")
+
+
 def install() -> None:
     """Puts the wrappers in place."""
+    _reads(UntypedStorage, "__getitem__", lambda storage: storage)
+    _reads(TypedStorage, "_getitem", lambda storage: storage._untyped_storage)
+    for cls in (UntypedStorage, TypedStorage):
+        _converts(cls)
+    Tensor.set_ = StandIn(_real_set_, _set_)  # type: ignore[method-assign]
     for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_", "resize_"):
         _forgets(UntypedStorage, name, lambda storage: storage)
     # Writes through a meta tensor that it makes for the purpose; all its other methods go to the untyped storage.

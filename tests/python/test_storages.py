@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchfake import DataAccessError, fake_mode
+from torchfake import DataAccessError, FakeTensorMode, RealTensorError, fake_mode
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 
@@ -92,3 +93,59 @@ def test_storages_of_real_tensors_are_written_as_ever() -> None:
     with fake_mode():
         assert program() == expected
     assert expected[0] == [0.0, 0.0, 0.0] and expected[-1] == [5.0, 0.0, 0.0]
+
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x.untyped_storage()[0],
+    "list": lambda x: x.untyped_storage().tolist(),
+    "bytes": lambda x: bytes(x.untyped_storage()),
+    "typed_item": lambda x: x.storage()[0],
+    "typed_list": lambda x: x.storage().tolist(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("mode", [fake_mode, FakeTensorMode])
+def test_nothing_can_be_read_from_the_storage_of_a_fake(mode: Callable[[], Any], name: str) -> None:
+    with mode():
+        fake = torch.rand(3)
+        with pytest.raises(DataAccessError, match="holds no data to read"):
+            READS[name](fake)
+    with pytest.raises(DataAccessError, match="holds no data to read"):
+        READS[name](fake)
+    with pytest.raises(NotImplementedError):  # as ever
+        READS[name](torch.empty(3, device="meta"))
+
+
+MORE_READS: dict[str, Callable[[Tensor], Any]] = {
+    "shown": lambda x: str(x.untyped_storage()),
+    "typed_shown": lambda x: str(x.storage()),
+    "converted": lambda x: x.storage().double().tolist(),
+    "cloned": lambda x: x.untyped_storage().clone().tolist(),
+}
+
+
+@pytest.mark.parametrize("name", [*READS, *MORE_READS])
+@pytest.mark.parametrize("mode", [fake_mode, FakeTensorMode])
+def test_storages_of_real_tensors_are_read_as_ever(mode: Callable[[], Any], name: str) -> None:
+    real, read = torch.arange(3.0), {**READS, **MORE_READS}[name]
+    expected = read(real)
+    with mode():
+        assert read(real) == expected
+
+
+@pytest.mark.parametrize("mode", [fake_mode, FakeTensorMode])
+def test_a_tensor_and_a_storage_are_both_fake_or_both_real(mode: Callable[[], Any]) -> None:
+    real = torch.ones(3)
+    with mode() as entered:
+        fake = torch.ones(3)
+        for context in (entered, contextlib.nullcontext()):
+            with context:
+                for storage in (real.untyped_storage(), real.storage()):
+                    with pytest.raises(RealTensorError, match="the storage is one of real tensors"):
+                        fake.set_(storage)
+                with pytest.raises(RealTensorError, match="the storage is one of fakes"):
+                    real.set_(fake.untyped_storage(), 0, (3,), (1,))
+        assert fake.set_(torch.zeros(2).untyped_storage()).shape == (2,)
+    real.set_(torch.zeros(2).untyped_storage())
+    assert real.tolist() == [0.0, 0.0]
