@@ -29,6 +29,7 @@ from torchfake import (
     _cuda,
     _custom_ops,
     _data,
+    _export,
     _higher_order,
     _init,
     _legacy_types,
@@ -149,6 +150,7 @@ _checks.install()
 _cuda.install()
 _custom_ops.install()
 _data.install()
+_export.install()
 _higher_order.install()
 _init.install()
 _legacy_types.install()

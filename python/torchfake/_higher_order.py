@@ -22,6 +22,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
+from torchfake._export import teach_compiler
 from torchfake.errors import DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, in_mode_of, is_fake
 
@@ -63,7 +64,8 @@ def _dispatch_with_fakes(self: Any, /, dispatch_key: Any, *args: Any, **kwargs: 
 @contextmanager
 def _setup_compilation_env() -> Iterator[Any]:
     """The compiler finds the tensors that the functions close over. It has fakes of its own: ours leave meanwhile."""
-    with _real_setup_compilation_env() as backend, _without_mode_while_compiling(), _clones_of_fakes():
+    teach_compiler()
+    with _real_setup_compilation_env() as backend, _without_mode_while_compiling():
         yield backend
 
 
@@ -88,21 +90,6 @@ def _without_mode_while_compiling() -> Iterator[None]:
     finally:
         handler.remove_start_callback(suspend)
         handler.remove_end_callback(resume)
-
-
-@contextmanager
-def _clones_of_fakes() -> Iterator[None]:
-    """Samples for tracing are cloned to the same place in a cache line, which takes an address."""
-    original = torch._dynamo.utils.clone_input
-
-    def clone_input(x: Tensor, **options: Any) -> Tensor:
-        return x.clone() if is_fake(x) else original(x, **options)
-
-    torch._dynamo.utils.clone_input = clone_input
-    try:
-        yield
-    finally:
-        torch._dynamo.utils.clone_input = original
 
 
 def _is_unknown(value: Any) -> bool:

@@ -1,0 +1,50 @@
+"""`torch.export` and PyTorch's compiler, given fakes as samples."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.export
+from torch import Tensor
+
+from torchfake.fake import is_fake
+
+_real_export: Callable[..., Any] = torch.export.export
+
+
+def teach_compiler() -> None:
+    """Makes the compiler take a fake as its own sample, as it takes PyTorch's fakes.
+
+    It clones samples to the same place in a cache line, which takes an address. Called by what is about to compile, for
+    importing the compiler takes seconds.
+    """
+    import torch._dynamo.utils
+    import torch._dynamo.variables.builder
+
+    clone: Callable[..., Tensor] = torch._dynamo.utils.clone_input
+    if hasattr(clone, "_of_torchfake"):
+        return
+
+    @functools.wraps(clone)
+    def clone_input(x: Tensor, **options: Any) -> Tensor:
+        return x if is_fake(x) else clone(x, **options)
+
+    clone_input._of_torchfake = True  # type: ignore[attr-defined]
+    for name in ("torch._dynamo.utils", "torch._dynamo.variables.builder"):
+        vars(sys.modules[name])["clone_input"] = clone_input
+
+
+@functools.wraps(_real_export)
+def _export(*args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("strict", False):
+        teach_compiler()
+    return _real_export(*args, **kwargs)
+
+
+def install() -> None:
+    """Puts the function in place."""
+    torch.export.export = _export

@@ -1,0 +1,40 @@
+"""`torch.export` of models of fakes, on samples that are fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchfake import FakeTensorMode, fake_mode
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("kind", [fake_mode, FakeTensorMode])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_model_of_fakes_is_exported(kind: Callable[[], Any], inside: bool, strict: bool) -> None:
+    with kind():
+        model, x = Model().to("cuda"), torch.ones(3, 4, device="cuda")
+        if inside:
+            exported = torch.export.export(model, (x,), strict=strict)
+    if not inside:
+        exported = torch.export.export(model, (x,), strict=strict)
+    (result,) = exported.graph.output_node().args[0]
+    assert result.meta["val"].shape == (3, 2) and result.meta["val"].device == torch.device("cuda:0")
+    assert [str(node.target) for node in exported.graph.nodes if node.op == "call_function"] == [
+        "aten.linear.default",
+        "aten.relu.default",
+    ]
