@@ -14,13 +14,13 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake._stand_in import StandIn
-from torchfake.errors import DataAccessError
+from torchfake.errors import DataAccessError, UnknownValuesError
 from torchfake.fake import in_mode_of
 
 
-def no_data(name: str) -> DataAccessError:
+def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAccessError:
     """The error of a function that was to read the data of a fake."""
-    return DataAccessError(
+    return kind(
         f"{name}: this fake tensor holds no data. Values are known only where they follow from small constants; keep "
         "this part out of the fake run, or pass the values in.",
         name,
@@ -71,7 +71,7 @@ def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **k
 def _tolist(self: Tensor) -> Any:
     on_cpu = self.detach().cpu().clone()  # a copy has memory of its own, whatever part of one this is
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
-        raise no_data("tolist")
+        raise no_data("tolist", UnknownValuesError)
     return _original["tolist"](on_cpu)
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "MetadataMismatchError",
     "MixedModesError",
     "RealTensorError",
+    "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
     "UnsupportedOperatorException",
@@ -51,11 +52,15 @@ class FakeTensorError(RuntimeError):
 
 
 class DataAccessError(FakeTensorError):
-    """Data was asked of a fake tensor: `data_ptr()`, `numpy()`, `tolist()`."""
+    """Data was asked of a fake tensor: `data_ptr()`, `numpy()`."""
 
 
 class DataDependentOutputException(FakeTensorError):
     """The result of an operator is a value that is not known: `item()`, `bool(t)`, `torch.equal`."""
+
+
+class UnknownValuesError(DataAccessError, DataDependentOutputException):
+    """Values were asked of a fake as numbers: `tolist()`, for which PyTorch's FakeTensors ask `item()` of each."""
 
 
 class DynamicOutputShapeException(FakeTensorError):

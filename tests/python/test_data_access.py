@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchfake import DataAccessError, DataDependentOutputException, DynamicOutputShapeException, fake_mode
+from torchfake import (
+    DataAccessError,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnknownValuesError,
+    fake_mode,
+)
 from torchfake.errors import FakeTensorError
 
 READS: dict[str, tuple[Callable[[Tensor], Any], type[FakeTensorError], str]] = {
@@ -123,3 +130,12 @@ def test_a_refused_read_changes_nothing() -> None:
                 read(tensor)
         assert tensor._version == 0 and (tensor + 1).shape == (3,)
         assert torch.ones(2).sum().item() == 2
+
+
+@pytest.mark.parametrize("kind", [fake_mode, FakeTensorMode])
+def test_a_list_of_unknown_values_depends_on_data_as_pytorch_has_it(kind: Callable[[], Any]) -> None:
+    with kind():
+        x = torch.rand(2)
+    with pytest.raises(DataDependentOutputException, match="tolist") as caught:
+        x.tolist()
+    assert isinstance(caught.value, UnknownValuesError) and isinstance(caught.value, DataAccessError)
