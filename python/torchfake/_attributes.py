@@ -40,7 +40,10 @@ _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
 
 
 class _OfFakes:
-    """Has no `__set__` on purpose: whoever sets an attribute of that name on a tensor of theirs gets it back."""
+    """Has no `__set__` on purpose: whoever sets an attribute of that name on a tensor of theirs gets it back.
+
+    PyTorch's own FakeTensors have theirs in this way, and read them often.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -54,7 +57,37 @@ class _OfFakes:
         return self._get(tensor)
 
 
+class _OfEngine(_OfFakes):
+    """One that a fake keeps in the engine, where it cannot be set. The classes of others have one of their own."""
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        if tensor is not None and self._name in vars(tensor):
+            return vars(tensor)[self._name]
+        return super().__get__(tensor, owner)
+
+    def __set__(self, tensor: Tensor, value: object) -> None:
+        if not _C.is_plain_fake(tensor):
+            vars(tensor)[self._name] = value
+        elif value != self._get(tensor):
+            raise AttributeError(f"{self._name} of a fake cannot be set: {_HOW_TO_CHANGE[self._name]}")
+
+    def __delete__(self, tensor: Tensor) -> None:
+        if self._name not in vars(tensor):
+            raise AttributeError(self._name)
+        del vars(tensor)[self._name]
+
+
+_ENDS = "the engine keeps it, until a write or a new epoch of the mode"
+_HOW_TO_CHANGE = {
+    "fake_device": "make a fake that claims another device with .to()",
+    "item_memo": _ENDS,
+    "nonzero_memo": _ENDS,
+    "unique_consecutive_memo": _ENDS,
+    "unique_memo": _ENDS,
+}
+
+
 def install() -> None:
     """Puts the attributes in place."""
     for name in _OF_FAKES:
-        setattr(Tensor, name, _OfFakes(name))
+        setattr(Tensor, name, (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name))

@@ -58,6 +58,20 @@ def test_an_attribute_of_the_same_name_is_left_to_whoever_sets_it() -> None:
     assert x.constant == 3  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", ["fake_device", "item_memo", "nonzero_memo", "unique_memo", "unique_consecutive_memo"])
+def test_what_the_engine_keeps_of_a_fake_cannot_be_set(name: str) -> None:
+    with FakeTensorMode():
+        fake = torch.ones(1)
+    with pytest.raises(AttributeError, match=f"{name} of a fake cannot be set"):
+        setattr(fake, name, 7)
+    setattr(fake, name, getattr(fake, name))  # as it is
+    real = torch.ones(1)
+    setattr(real, name, 7)
+    assert getattr(real, name) == 7
+    delattr(real, name)
+    assert not hasattr(real, name)
+
+
 def test_the_mode_of_a_fake_is_found_also_when_nobody_holds_it() -> None:
     with FakeTensorMode():
         x = torch.ones(2)
