@@ -52,7 +52,7 @@ class Fakes:
 
     def takes(self, tensor: Tensor) -> bool:
         """Whether `tensor` is a fake that the mode takes as it is."""
-        fake = find_fake((tensor,))
+        fake = tensor if _C.is_plain_fake(tensor) else find_fake((tensor,))
         if fake is None:
             return False
         state = _C.mode_of(fake)
