@@ -448,15 +448,22 @@ def test_a_copy_of_a_real_module_is_fake() -> None:
     assert not any(is_fake(t) for t in module.state_dict().values())
 
 
-def test_a_copy_of_a_fake_is_another_one() -> None:
+@pytest.mark.parametrize("kind", [Tensor, torch.nn.Parameter])
+def test_a_copy_of_a_fake_is_another_one(kind: type[Tensor]) -> None:
     mode = FakeTensorMode()
-    leaf = mode.from_tensor(torch.nn.Parameter(torch.ones(2)))
+    fake = mode.from_tensor(torch.ones(2) if kind is Tensor else kind(torch.ones(2)))
     with FakeCopyMode(mode):
-        first, second = copy.deepcopy([leaf, leaf])
-        of_result = copy.deepcopy(leaf * 2)
-    assert first is second and first is not leaf and isinstance(first, torch.nn.Parameter)
-    assert first.fake_mode is mode and first.untyped_storage()._cdata != leaf.untyped_storage()._cdata
-    assert of_result.requires_grad and not of_result.is_leaf
+        first, second = copy.deepcopy([fake, fake])
+    assert first is second and first is not fake and type(first) is kind
+    assert first.fake_mode is mode and first.untyped_storage()._cdata != fake.untyped_storage()._cdata
+
+
+def test_a_copy_of_a_fake_that_is_no_leaf_is_none_either() -> None:
+    mode = FakeTensorMode()
+    result = mode.from_tensor(torch.ones(2, requires_grad=True)) * 2
+    with FakeCopyMode(mode):
+        copied = copy.deepcopy(result)
+    assert copied is not result and copied.requires_grad and not copied.is_leaf
 
 
 def test_the_mode_of_whatever_holds_a_fake_is_found() -> None:
