@@ -35,7 +35,8 @@ def install() -> None:
     """Tells the engine what to answer while they run."""
     all_hold = functools.partial(_C.EnteredValidInput, _MANY)
     base = distributions.Distribution
-    base.__init__ = _within(base.__init__, all_hold)  # type: ignore[method-assign]
+    for kind in (base, distributions.Geometric, distributions.ContinuousBernoulli):
+        kind.__init__ = _within(kind.__init__, all_hold)  # type: ignore[method-assign]
     base._validate_sample = _within(base._validate_sample, all_hold)  # type: ignore[method-assign]
     # It looks for variances that are negative.
     F.gaussian_nll_loss = _within(F.gaussian_nll_loss, functools.partial(_C.EnteredValidInput, 0))

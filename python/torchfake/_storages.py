@@ -24,7 +24,8 @@ from torchfake.fake import no_fake_mode
 
 def _is_fake(storage: TypedStorage | UntypedStorage) -> bool:
     """Whether this can be the storage of a fake: it holds no data."""
-    return storage.device.type == "meta"
+    untyped = storage._untyped_storage if isinstance(storage, TypedStorage) else storage
+    return untyped.device.type == "meta"
 
 
 def _on_data(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

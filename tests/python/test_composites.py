@@ -78,3 +78,53 @@ def test_values_that_are_known_to_be_bad_are_still_refused() -> None:
 def test_a_question_of_the_users_own_is_not_taken_for_a_check() -> None:
     with fake_mode(), pytest.raises(DataDependentOutputException):
         torch.equal(R(()) > 0.5, torch.tensor(True))
+
+
+#: Each asks in Python whether its input is valid.
+CHECKED: dict[str, Callable[[str], Tensor]] = {
+    "normal": lambda d: torch.distributions.Normal(R(3, device=d), R(3, device=d)).log_prob(R(3, device=d)),
+    "categorical": lambda d: torch.distributions.Categorical(logits=R(3, 4, device=d)).entropy(),
+    "geometric": lambda d: torch.distributions.Geometric(R(3, device=d) / 2 + 0.1).mean,
+    "gaussian_nll_loss": lambda d: F.gaussian_nll_loss(R(3, device=d), R(3, device=d), R(3, device=d)),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", list(CHECKED))
+def test_input_of_unknown_values_is_taken_for_valid(name: str, device: str) -> None:
+    real = CHECKED[name]("cpu")
+    with fake_mode():
+        assert CHECKED[name](device).shape == real.shape
+        with pytest.raises(DataDependentOutputException):
+            bool((R(3, device=device) > 0).all())
+
+
+def test_input_that_is_known_to_be_invalid_is_refused() -> None:
+    with fake_mode():
+        with pytest.raises(ValueError, match="to satisfy the constraint"):
+            torch.distributions.Normal(torch.zeros(3), -torch.ones(3))
+        with pytest.raises(ValueError, match="negative"):
+            F.gaussian_nll_loss(R(3), R(3), -torch.ones(3))
+
+
+#: Each has a derivative whose formula looks at values, and a gradient whose layout does not depend on them.
+DIFFERENTIATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": torch.max,
+    "min": torch.min,
+    "median": torch.median,
+    "nanmedian": torch.nanmedian,
+    "masked_fill": lambda x: R(3).masked_fill(R(3) > 0.5, x.sum()),
+    "index_fill": lambda x: R(3).index_fill(0, torch.randint(3, (2,)), x.sum()),
+}
+
+
+@pytest.mark.parametrize("name", list(DIFFERENTIATED))
+def test_a_gradient_that_only_looks_at_values_is_given(name: str) -> None:
+    def gradient() -> Tensor:
+        x = R(3, 4).t().detach().requires_grad_()
+        return torch.autograd.grad(DIFFERENTIATED[name](x).sum(), x)[0]
+
+    real = gradient()
+    with fake_mode():
+        fake = gradient()
+    assert (fake.shape, fake.stride()) == (real.shape, real.stride())

@@ -95,11 +95,25 @@ def test_capturable_optimizers_keep_their_step_on_the_device(device: str) -> Non
         assert optimizer.state[parameter]["step"].item() == 1
 
 
-@pytest.mark.parametrize("kind", [optim.LBFGS, optim.Adafactor])
-def test_an_optimizer_that_reads_values_says_so(kind: type[optim.Optimizer]) -> None:
+@pytest.mark.parametrize("foreach", [False, True])
+def test_an_optimizer_that_only_multiplies_with_what_it_reads_runs(foreach: bool) -> None:
+    def run() -> list[Tensor]:
+        parameter = nn.Parameter(torch.randn(3, 4))
+        optimizer = optim.Adafactor([parameter], foreach=foreach)
+        for _ in range(2):
+            parameter.grad = torch.randn(3, 4)
+            optimizer.step()
+        return list(optimizer.state[parameter].values())
+
+    assert_like_real(run)
+    with fake_mode(), pytest.raises(DataDependentOutputException):
+        torch.randn(1).item()
+
+
+def test_an_optimizer_that_decides_by_values_says_so() -> None:
     with fake_mode():
         parameter = nn.Parameter(torch.randn(3))
-        optimizer = kind([parameter])
+        optimizer = optim.LBFGS([parameter])
 
         def closure() -> Tensor:
             optimizer.zero_grad()

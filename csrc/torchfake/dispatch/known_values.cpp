@@ -213,11 +213,10 @@ at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
 
 namespace {
 
-// Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so;
-// `set_` gives a tensor another storage and writes nothing.
+// Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so.
 bool is_written(const Call& call, const TensorArg& tensor) {
   if (tensor.is_written || !call.traits.args[tensor.arg].is_statistic) {
-    return tensor.is_written && !call.traits.replaces_storage;
+    return tensor.is_written;
   }
   const std::optional<int> training = call.op.schema().argumentIndexWithName("training");
   return !training || call.arg(*training).toBool();
@@ -245,6 +244,9 @@ bool passes_values_on(const OpTraits& traits, const FakeModeOptions& options) {
 ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     : call_(call), mode_(mode), limit_(value_limit(mode.options)) {
   const OpTraits& traits = call.traits;
+  if (traits.replaces_storage) {
+    return;  // the values come and go with the storage
+  }
   bool any_known = false;
   bool all_known = true;
   bool any_repeated = false;

@@ -1,5 +1,6 @@
 // Distances between rows, norms of weights, and reductions over segments.
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty_like.h>
 
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -36,6 +37,10 @@ at::Tensor cdist_forward(const at::Tensor& x1, const at::Tensor& x2, double p, s
 
 at::Tensor cdist_backward(const at::Tensor& /*grad*/, const at::Tensor& x1, const at::Tensor& x2) {
   std::vector<int64_t> sizes = batch_of(x1, x2);
+  const bool is_empty = c10::multiply_integers(sizes) == 0 || x2.size(-2) == 0 || x1.size(-2) == 0 || x1.size(-1) == 0;
+  if (is_empty) {
+    return at::empty_like(x1);
+  }
   sizes.insert(sizes.end(), {x1.size(-2), x1.size(-1)});
   return empty(sizes, x1.scalar_type());
 }

@@ -174,10 +174,23 @@ at::Tensor view_copy(const at::Tensor& self, at::IntArrayRef size) {
   return at::detail::empty_meta(at::infer_size(size, self.numel()), self.scalar_type());
 }
 
+at::Tensor diag_embed(const at::Tensor& self, int64_t offset, int64_t dim1, int64_t dim2) {
+  const int64_t first = c10::maybe_wrap_dim(dim1, self.dim() + 1);
+  const int64_t second = c10::maybe_wrap_dim(dim2, self.dim() + 1);
+  TORCH_CHECK(first != second, "diagonal dimensions cannot be identical ", dim1, ", ", dim2);
+  const int64_t length = std::abs(offset) + self.size(-1);
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.pop_back();
+  sizes.insert(sizes.begin() + std::min(first, second), length);
+  sizes.insert(sizes.begin() + std::max(first, second), length);
+  return at::detail::empty_meta(sizes, self.scalar_type());
+}
+
 }  // namespace
 
 KernelList rearranging_kernels() {
   return {
+      native_kernel<decltype(diag_embed), &diag_embed>("aten::diag_embed"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &repeat>("aten::repeat"),

@@ -16,6 +16,23 @@ c10::ScalarType index_dtype(bool out_int32) {
   return out_int32 ? c10::kInt : c10::kLong;
 }
 
+// A sorter, without a look at whether its values are in range.
+void check_sorter(const at::Tensor& sorted_sequence, const OptTensor& sorter) {
+  if (!sorter || !sorter->defined()) {
+    return;
+  }
+  TORCH_CHECK(
+      sorter->sizes() == sorted_sequence.sizes(),
+      "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor ",
+      sorted_sequence.sizes(),
+      "and got sorter tensor ",
+      sorter->sizes());
+  TORCH_CHECK(
+      sorter->scalar_type() == c10::kLong,
+      "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype ",
+      sorter->scalar_type());
+}
+
 at::Tensor places_in(
     const at::Tensor& sorted_sequence,
     const at::Tensor& self,
@@ -24,7 +41,8 @@ at::Tensor places_in(
     std::optional<std::string_view> side,
     const OptTensor& sorter) {
   at::Tensor result = empty(self.sizes(), index_dtype(out_int32));
-  at::native::searchsorted_pre_check(sorted_sequence, self, result, out_int32, right, side, value(sorter));
+  check_sorter(sorted_sequence, sorter);
+  at::native::searchsorted_pre_check(sorted_sequence, self, result, out_int32, right, side, at::Tensor());
   return result;
 }
 
@@ -42,6 +60,7 @@ at::Tensor place_in(
       sorted_sequence.dim(),
       ")");
   at::Tensor result = empty({}, index_dtype(out_int32));
+  check_sorter(sorted_sequence, sorter);
   at::native::searchsorted_pre_check(
       sorted_sequence,
       contiguous_like(place, sorted_sequence.scalar_type()),
@@ -49,7 +68,7 @@ at::Tensor place_in(
       out_int32,
       right,
       side,
-      value(sorter));
+      at::Tensor());
   return result;
 }
 
