@@ -15,7 +15,7 @@ struct ModeInfo final : c10::DebugInfoBase {
   ModePtr mode;
   ModeInfo* outer = nullptr;  // alive as long as this one is in the debug info
   const c10::ThreadLocalDebugInfo* entry = nullptr;
-  bool left = false;
+  std::atomic<bool> left{false};  // earlier than what was entered after it
   bool was_included = false;  // the Fake key, before
   bool was_multithreaded = false;  // autograd, before
 };
@@ -60,23 +60,33 @@ std::shared_ptr<ModeInfo> enter(ModePtr mode) {
   return info;
 }
 
+bool is_on_top(const ModeInfo& info) {
+  return info.entry == c10::ThreadLocalDebugInfo::current().get();
+}
+
 // Modes are mostly left in reverse order, and each gives back what it found. One that is left earlier (a generator that
-// is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone.
-void leave(ModeInfo& left) {
-  left.left = true;
-  const ModeInfo* outermost = &left;
-  for (ModeInfo* info = innermost_entry(); info != nullptr; info = info->outer) {
-    outermost = info;
+// is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone. Other
+// threads may have the entry too: one that is not marked stays theirs.
+void leave(ModeInfo& info) {
+  bool was_included = info.was_included;
+  bool was_multithreaded = info.was_multithreaded;
+  if (is_on_top(info)) {
+    c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
+  } else {
+    info.left = true;
+  }
+  for (ModeInfo* top = innermost_entry(); top != nullptr && top->left && is_on_top(*top); top = innermost_entry()) {
+    was_included = top->was_included;
+    was_multithreaded = top->was_multithreaded;
+    c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
+  }
+  for (const ModeInfo* outer = innermost_entry(); outer != nullptr; outer = outer->outer) {
+    was_included = outer->was_included;
+    was_multithreaded = outer->was_multithreaded;
   }
   const ModeInfo* now = innermost();
   const bool fakes = now != nullptr && now->mode != nullptr;
-  set_thread_state(now != nullptr ? fakes : outermost->was_included, !fakes && outermost->was_multithreaded);
-  for (ModeInfo* top = innermost_entry(); top != nullptr && top->left; top = innermost_entry()) {
-    if (top->entry != c10::ThreadLocalDebugInfo::current().get()) {
-      break;  // somebody else's entry stands above
-    }
-    c10::ThreadLocalDebugInfo::_pop(compat::mode_info_kind());
-  }
+  set_thread_state(now == nullptr ? was_included : fakes, !fakes && was_multithreaded);
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, co
 
 void lay_out_as(const at::Tensor& out, const at::Tensor& real) {
   if (out.sizes() != real.sizes() || out.strides() != real.strides()) {
-    out.resize_(real.sizes());
+    const size_t nbytes = at::detail::computeStorageNbytes(real.sizes(), real.strides(), real.itemsize());
+    out.resize_({static_cast<int64_t>(nbytes / real.itemsize())});  // strides may leave gaps
     out.as_strided_(real.sizes(), real.strides());
   }
 }

@@ -31,6 +31,9 @@ RuleResult masked_scatter(Call& call, const ModePtr& /*mode*/) {
       dtype == c10::kBool,
       "masked_scatter_ only supports boolean masks, but got mask with dtype ",
       c10::toString(dtype));
+  if (call.traits.args[0].is_written) {
+    call.arg(1).toTensor().expand(call.arg(0).toTensor().sizes());
+  }
   return RuleResult::kContinue;
 }
 
@@ -85,8 +88,12 @@ RuleResult mm(Call& call, const ModePtr& /*mode*/) {
 // as_strided_copy(self, size, stride, storage_offset), as_strided_scatter(self, src, size, stride, storage_offset)
 template <size_t kSize>
 RuleResult within_storage(Call& call, const ModePtr& /*mode*/) {
-  call.arg(0).toTensor().as_strided(
-      call.arg(kSize).toIntVector(), call.arg(kSize + 1).toIntVector(), call.arg(kSize + 2).toOptional<int64_t>());
+  const at::Tensor self = call.arg(0).toTensor();
+  // What is to be written to, and overlaps itself, is copied first.
+  const bool copied = kSize == 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes;
+  (copied ? self.clone() : self)
+      .as_strided(
+          call.arg(kSize).toIntVector(), call.arg(kSize + 1).toIntVector(), call.arg(kSize + 2).toOptional<int64_t>());
   return RuleResult::kContinue;
 }
 

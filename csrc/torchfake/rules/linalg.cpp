@@ -115,8 +115,10 @@ at::Tensor solve_triangular(const at::Tensor& self, const at::Tensor& other, boo
       " and B of type ",
       other.scalar_type(),
       " instead");
-  const std::vector<int64_t> sizes = std::get<0>(at::native::_linalg_broadcast_batch_dims(other, self));
-  return column_major(sizes, other.scalar_type());
+  const auto [sizes, self_sizes] = at::native::_linalg_broadcast_batch_dims(other, self);
+  // The library cannot conjugate without transposing: rather than copy such a matrix, the whole system is transposed.
+  const bool transposes = self.is_conj() && self.expand(self_sizes).mT().is_contiguous();
+  return transposes ? empty(sizes, other.scalar_type()) : column_major(sizes, other.scalar_type());
 }
 
 // A GPU's library has the right singular vectors in rows.
@@ -158,7 +160,10 @@ at::Tensor& linalg_lu_solve_out(
     bool adjoint,
     at::Tensor& out) {
   at::meta::linalg_lu_solve_outf(factors, pivots, right_side, left, adjoint, out);
-  conjugate_if_transposed(out, left);
+  const at::Tensor wanted = at::meta::linalg_lu_solve(factors, pivots, right_side, left, adjoint);
+  if (out.strides() == wanted.strides()) {  // otherwise the result is copied to it
+    conjugate_if_transposed(out, left);
+  }
   return out;
 }
 

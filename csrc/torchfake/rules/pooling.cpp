@@ -108,6 +108,9 @@ TwoTensors max_pool3d(
   const Window w = window_of(kernel_size, stride, padding, dilation);
   TORCH_CHECK(
       self.dim() == 4 || self.dim() == 5, "max_pool3d: Expected 4D or 5D tensor for input, but got ", self.sizes());
+  TORCH_CHECK(
+      !claimed_device().is_cpu() || self.suggest_memory_format() != at::MemoryFormat::ChannelsLast,
+      "Unsupported memory format. Supports only ChannelsLast3d, Contiguous");
   std::vector<int64_t> sizes = self.sizes().vec();
   std::array<int64_t, 3> out{};
   for (int64_t i = 0; i < 3; ++i) {
