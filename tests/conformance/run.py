@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from suite_operators import DTYPES, Scope
 from suites import BY_NUMBER, PEER_LAYOUTS, PEER_SUITES, SUITES
 from variants import CALLS, LAYOUTS
-from workers import Job, Started, run_job
+from workers import MACHINE, Job, Started, run_job
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -80,6 +81,7 @@ def gone(found: list[Job], report: Report, cache: str) -> list[tuple[Difference,
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    os.environ.update(MACHINE)  # read when it is first used
     console = Console()
     report = Report()
     found = jobs(options)
