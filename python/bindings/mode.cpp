@@ -112,6 +112,7 @@ void bind_state(py::module_& module) {
   bind_flag(state, "real_tensors", &FakeModeOptions::real_tensors);
   bind_flag(state, "allow_fallback_kernels", &FakeModeOptions::allow_fallback_kernels);
   bind_flag(state, "distinct_tensors_differ", &FakeModeOptions::distinct_tensors_differ);
+  bind_flag(state, "selects_all", &FakeModeOptions::selects_all);
   bind_flag(state, "allow_meta", &FakeModeOptions::allow_meta);
   bind_flag(state, "cache_enabled", &FakeModeOptions::cache_enabled);
 }

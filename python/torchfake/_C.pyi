@@ -18,6 +18,7 @@ class ModeState:
     cache_enabled: bool
     epoch: int
     fake_cuda: bool
+    selects_all: bool
     known_from_factories: bool
     known_values: int
     prefer_device_type: str | None

@@ -34,6 +34,7 @@ _OPTIONS = (
     "prefer_device_type",
     "propagate_real_tensors",
     "real_tensors",
+    "selects_all",
 )
 
 Self = TypeVar("Self", bound="Mode")

@@ -39,6 +39,9 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
             `DeviceNotFakedError`.
         known_values: The most elements a fake may have whose values are kept, because they follow from constants by
             deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none.
+        selects_all: Whether a mask, or `nonzero`, of values that are not known is taken to select everything, in place
+            of an error. A guess, of the most that can be selected: a mixture of experts that routes by values then
+            runs with every token at every expert.
 
     >>> import torch
     >>> from torchfake import fake_mode
@@ -56,11 +59,12 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
     device(type='cpu')
     """
 
-    def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES) -> None:
+    def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES, selects_all: bool = False) -> None:
         if known_values < 0:
             raise ValueError(f"fake_mode: known_values must be 0 or more, got {known_values}")
         super().__init__(_C.ModeState(known_values=known_values))
         self._state.fake_cuda = fake_cuda
+        self._state.selects_all = selects_all
 
     @classmethod
     def _with_state(cls: type[Self], state: _C.ModeState) -> Self:

@@ -75,6 +75,11 @@ def run_on_claimed_cuda(architecture: Architecture) -> None:
         forward(architecture.build(), "cuda")
 
 
+def run_selecting_all(architecture: Architecture) -> None:
+    with torchfake.fake_mode(selects_all=True):
+        forward(architecture.build(), "cuda")
+
+
 def run_on_claimed_cpu(architecture: Architecture) -> None:
     with torchfake.fake_mode():
         forward(architecture.build(), "cpu")
@@ -128,6 +133,7 @@ def quick_weights() -> Iterator[None]:
 
 ENGINES = {
     "torchfake-cuda": run_on_claimed_cuda,
+    "torchfake-selects-all": run_selecting_all,
     "torchfake-cpu": run_on_claimed_cpu,
     "FakeTensorMode": run_on_peer,
     "real": run_for_real,

@@ -149,6 +149,23 @@ def test_masks_of_unknown_values_give_no_shape() -> None:
                 give_shape(data)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_unknown_masks_select_everything_where_that_is_asked_for(device: str) -> None:
+    with fake_mode(selects_all=True):
+        x = torch.rand(2, 3, device=device)
+        assert x[x > 0.5].shape == torch.masked_select(x, x > 0.5).shape == (6,)
+        places = (x > 0.5).nonzero()
+        assert places.device.type == device
+        assert places.tolist() == [[i, j] for i in range(2) for j in range(3)]
+        rows, columns = torch.where(x > 0.5)
+        assert (rows.tolist(), columns.shape) == ([0, 0, 0, 1, 1, 1], (6,))
+        assert torch.rand(200, 200, device=device).nonzero().shape == (40_000, 2)
+        # What is known is not guessed, and single values never are.
+        assert torch.eye(3, device=device).nonzero().shape == (3, 2)
+        with pytest.raises(DataDependentOutputException):
+            x.sum().item()
+
+
 def test_writing_by_a_known_mask_keeps_values_and_by_an_unknown_one_ends_them() -> None:
     with fake_mode():
         tensor = torch.zeros(4)

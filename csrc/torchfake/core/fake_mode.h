@@ -49,6 +49,9 @@ struct FakeModeOptions {
   // those who know that it does no harm: torch::nn::MultiheadAttention asks it of its inputs, to choose between ways
   // that come to the same.
   bool distinct_tensors_differ = false;
+  // Whether a mask of values that are not known is taken to select everything, in place of an error: the most that it can
+  // select. A guess, for those who ask for it: a router that gives tokens to experts then gives each of them to each.
+  bool selects_all = false;
   // Whether an operator that has no meta kernel may run its CPU kernel on zeros.
   bool allow_fallback_kernels = true;
   // Whether a fake may claim the meta device.

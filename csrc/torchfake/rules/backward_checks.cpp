@@ -1,9 +1,14 @@
 // Rules for what the derivative formulas of PyTorch ask of values, where the answer changes nothing of the result's shape:
 // an error is raised or not, or the same is computed in another way.
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
+#include <torchfake/convert/to_fake.h>
+#include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
@@ -92,13 +97,31 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kAnswered;
 }
 
+// Every place of a tensor, as nonzero gives them: which they are follows from its sizes.
+RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) {
+  at::Tensor places;
+  if (self.numel() * self.dim() <= value_limit(mode->options)) {
+    at::Tensor real;
+    {
+      PlainCpu plain;
+      real = at::ones(self.sizes(), at::TensorOptions().dtype(c10::kBool).device(c10::kCPU)).nonzero();
+    }
+    places = lift(real, mode, /*copy=*/false).to(self.device());
+  } else {
+    places = to_fake(at::detail::empty_meta({self.numel(), self.dim()}, c10::kLong), mode, self.device());
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(places));
+  return RuleResult::kAnswered;
+}
+
 // Asked where they are.
-RuleResult nonzero(Call& call, const ModePtr& /*mode*/) {
+RuleResult nonzero(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr || !multiplies_contiguous<torch::autograd::generated::ProdBackward0>(*node)) {
-    return RuleResult::kContinue;
+    return mode->options.selects_all && call.num_args() == 1 ? every_place(call, self, mode) : RuleResult::kContinue;
   }
-  const at::Tensor self = call.arg(0).toTensor();
   at::Tensor none = at::empty({0, self.dim()}, self.options().dtype(c10::kLong));
   torch::jit::drop(*call.stack, call.num_args());
   call.stack->emplace_back(std::move(none));

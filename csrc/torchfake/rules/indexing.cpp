@@ -5,12 +5,14 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/multinomial.h>
+#include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/dispatch/repeated_values.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
@@ -36,6 +38,10 @@ at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModeP
   std::optional<at::Tensor> values = repeated_tensor(mask, value_limit(mode->options));
   if (!values) {
     values = known_tensor(mask, value_limit(mode->options));
+  }
+  if (!values && mode->options.selects_all) {
+    PlainCpu plain;
+    return at::ones({}, at::TensorOptions().dtype(c10::kBool).device(c10::kCPU)).expand(mask.sizes());
   }
   if (!values) {
     refuse_mask(call);
