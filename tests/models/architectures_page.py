@@ -114,8 +114,8 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
     yield "## What depends on values"
     yield ""
     yield "These look, while they run, at values that follow from weights or random inputs. A fake has none, and"
-    yield "nothing is guessed: they stop with an error that names the operator. `fake_mode(selects_all=True)` asks for a"
-    yield "guess, that masks of unknown values select everything; those that only count or select run then."
+    yield "nothing is guessed: they stop with an error that names the operator. `fake_mode(selects_all=True)` asks for"
+    yield "a guess, that masks of unknown values select everything; those that only count or select run then."
     yield ""
     reasons = {model_type: reason for reason, model_types in READ.items() for model_type in model_types}
     groups: dict[str, list[str]] = {}
