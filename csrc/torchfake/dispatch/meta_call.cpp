@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/scoped.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/kernels.h>
@@ -111,23 +112,6 @@ struct CastsInside {};
 
 thread_local std::optional<c10::DeviceType> t_may_cast;
 
-class MayCast {
- public:
-  explicit MayCast(std::optional<c10::DeviceType> type) : before_(t_may_cast) {
-    t_may_cast = type;
-  }
-  ~MayCast() {
-    t_may_cast = before_;
-  }
-  MayCast(const MayCast&) = delete;
-  MayCast& operator=(const MayCast&) = delete;
-  MayCast(MayCast&&) = delete;
-  MayCast& operator=(MayCast&&) = delete;
-
- private:
-  std::optional<c10::DeviceType> before_;
-};
-
 // The key of the composite that answers, if one does.
 std::optional<c10::DispatchKey> composite_key(const Call& call) {
   if (call.traits.native != nullptr || !call.traits.is_aten) {
@@ -167,23 +151,6 @@ void call_on_meta_key(Call& call) {
   call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
 }
 
-class KernelKind {
- public:
-  explicit KernelKind(bool python) : before_(t_in_python_kernel) {
-    t_in_python_kernel = python;
-  }
-  ~KernelKind() {
-    t_in_python_kernel = before_;
-  }
-  KernelKind(const KernelKind&) = delete;
-  KernelKind& operator=(const KernelKind&) = delete;
-  KernelKind(KernelKind&&) = delete;
-  KernelKind& operator=(KernelKind&&) = delete;
-
- private:
-  bool before_;
-};
-
 // PyTorch's own refusal of a typed pointer to data that is not there.
 bool asked_for_data(const c10::Error& error) {
   return std::string_view(error.what_without_backtrace()).find("its data is not allocated yet") !=
@@ -200,7 +167,7 @@ void call_composite(Call& call) {
   const auto start_again = [&] {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
-    KernelKind kind(/*python=*/true);
+    Scoped kind(t_in_python_kernel, true);
     call_on_meta_key(call);
   };
   try {
@@ -221,10 +188,10 @@ void run_kernel(Call& call) {
     call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
   } else if (runs_composite(call)) {
     numbers_to_meta(call);
-    KernelKind kind(/*python=*/false);
+    Scoped kind(t_in_python_kernel, false);
     call_composite(call);
   } else {
-    KernelKind kind(/*python=*/!composite_key(call));
+    Scoped kind(t_in_python_kernel, !composite_key(call));
     call_on_meta_key(call);
   }
 }
@@ -296,7 +263,7 @@ struct NotToBeCached {
 
 void meta_call(Call& call, c10::Device device) {
   const std::optional<c10::DeviceType> type = autocast_type(call, device);
-  MayCast may_cast(type);
+  Scoped may_cast(t_may_cast, type);
   if (C10_LIKELY(!type)) {
     return call_in_kernel(call, device);
   }

@@ -11,13 +11,7 @@ thread_local bool t_selects_all = false;
 
 }  // namespace
 
-ValidInput::ValidInput(int hold) : before_(t_checks_that_hold) {
-  t_checks_that_hold = hold;
-}
-
-ValidInput::~ValidInput() {
-  t_checks_that_hold = before_;
-}
+ValidInput::ValidInput(int hold) : Scoped(t_checks_that_hold, hold) {}
 
 std::optional<bool> ValidInput::next_check() {
   if (!t_checks_that_hold) {
@@ -26,25 +20,13 @@ std::optional<bool> ValidInput::next_check() {
   return (*t_checks_that_hold)-- > 0;
 }
 
-FactorsAlone::FactorsAlone() : before_(t_factors_alone) {
-  t_factors_alone = true;
-}
-
-FactorsAlone::~FactorsAlone() {
-  t_factors_alone = before_;
-}
+FactorsAlone::FactorsAlone() : Scoped(t_factors_alone, true) {}
 
 bool FactorsAlone::active() {
   return t_factors_alone;
 }
 
-SelectsAll::SelectsAll() : before_(t_selects_all) {
-  t_selects_all = true;
-}
-
-SelectsAll::~SelectsAll() {
-  t_selects_all = before_;
-}
+SelectsAll::SelectsAll() : Scoped(t_selects_all, true) {}
 
 bool SelectsAll::active() {
   return t_selects_all;
