@@ -144,20 +144,23 @@ RuleResult put(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// index_select(self, dim, index), on the CPU
+// The CPU looks whether there is anything to select from.
+void check_selectable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && index.numel() > 0;
+  TORCH_CHECK(!looks || self.size(dim) > 0, "index_select(): self indexing axis dim should be positive");
+}
+
+// index_select(self, dim, index)
 RuleResult index_select(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const int64_t dim = call.arg(1).toInt();
-  const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && call.arg(2).toTensor().numel() > 0;
-  TORCH_CHECK(!looks || self.size(dim) > 0, "index_select(): self indexing axis dim should be positive");
+  check_selectable(self, dim, call.arg(2).toTensor());
   return RuleResult::kContinue;
 }
 
 // embedding(weight, indices), which selects rows on the CPU
 RuleResult embedding(Call& call, const ModePtr& /*mode*/) {
-  const at::Tensor weight = call.arg(0).toTensor();
-  const bool looks = weight.is_cpu() && weight.dim() == 2 && call.arg(1).toTensor().numel() > 0;
-  TORCH_CHECK(!looks || weight.size(0) > 0, "index_select(): self indexing axis dim should be positive");
+  check_selectable(call.arg(0).toTensor(), 0, call.arg(1).toTensor());
   return RuleResult::kContinue;
 }
 

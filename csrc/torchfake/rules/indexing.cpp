@@ -33,13 +33,19 @@ bool is_mask(c10::ScalarType dtype) {
       "of indices, or build the mask from constants.");
 }
 
+// Whether the gradient of a value that was written where a mask is true is computed.
+bool sums_selection_up() {
+  const auto node = torch::autograd::get_current_node();
+  return dynamic_cast<const torch::autograd::generated::MaskedFillBackward1*>(node.get()) != nullptr;
+}
+
 // The values of a mask, or the error.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
   std::optional<at::Tensor> values = repeated_tensor(mask, value_limit(mode->options));
   if (!values) {
     values = known_tensor(mask, value_limit(mode->options));
   }
-  if (!values && mode->options.selects_all) {
+  if (!values && (mode->options.selects_all || SelectsAll::active() || sums_selection_up())) {
     PlainCpu plain;
     return at::ones({}, at::TensorOptions().dtype(c10::kBool).device(c10::kCPU)).expand(mask.sizes());
   }
@@ -83,12 +89,6 @@ void check_masked_select_out(const at::Tensor& out, const at::Tensor& self, cons
   at::assert_no_overlap(out, mask);
 }
 
-// Whether the gradient of a value that was written where a mask is true is computed.
-bool sums_selection_up() {
-  const auto node = torch::autograd::get_current_node();
-  return dynamic_cast<const torch::autograd::generated::MaskedFillBackward1*>(node.get()) != nullptr;
-}
-
 // masked_select(self, mask), or with out=
 RuleResult masked_select(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
@@ -99,11 +99,6 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   const bool has_out = call.num_args() == 3;
   if (has_out) {
     check_masked_select_out(call.arg(2).toTensor(), self, mask);
-  }
-  if ((SelectsAll::active() || sums_selection_up()) && !known_tensor(*fake_mask, mode->options.known_values)) {
-    torch::jit::drop(*call.stack, call.num_args());
-    call.stack->emplace_back(at::detail::empty_meta({c10::multiply_integers(shape)}, self.scalar_type()));
-    return RuleResult::kAnswered;
   }
   const at::Tensor values = mask_values(call, *fake_mask, mode);
   const int64_t repetitions = values.numel() == 0 ? 0 : c10::multiply_integers(shape) / values.numel();

@@ -17,10 +17,9 @@ bool contains(DtypeSet set, c10::ScalarType dtype) {
   return (set >> static_cast<int>(dtype) & 1) != 0;
 }
 
+// Whether promoteTypes has an answer for it.
 bool promotes(c10::ScalarType dtype) {
-  return dtype == c10::kBool || c10::isComplexType(dtype) || dtype == c10::kByte || dtype == c10::kChar ||
-      dtype == c10::kShort || dtype == c10::kInt || dtype == c10::kLong || dtype == c10::kHalf ||
-      dtype == c10::kBFloat16 || dtype == c10::kFloat || dtype == c10::kDouble;
+  return !c10::isFloat8Type(dtype) && !c10::isBarebonesUnsignedType(dtype) && !c10::isBitsType(dtype);
 }
 
 // The rows of an operator, which lie side by side.
