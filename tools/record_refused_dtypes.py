@@ -305,7 +305,8 @@ def main() -> int:
         for which in row.keys() - {"all"}:
             row[which] = {dtype: shortened(others) for dtype, others in row[which].items()}
     rows = ",\n".join(f" {json.dumps(op)}: {json.dumps(row)}" for op, row in record.items())
-    print(f'{{"torch": "{torch.__version__}", "device": "{options.device}", "refused": {{\n{rows}\n}}}}')
+    head = json.dumps({"torch": torch.__version__, "device": options.device, "paired": PAIRED})
+    print(f'{head[:-1]}, "refused": {{\n{rows}\n}}}}')
     return 0
 
 
