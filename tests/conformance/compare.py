@@ -203,10 +203,7 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
     def once(known: bool) -> Result:
         return judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=known))
 
-    result = settle(engine, once)
-    if result == Result(REFUSED_WITH_VALUES, FAKE_ACCEPTS) and not values_decide(function, arguments, real):
-        return Result(FAKE_ACCEPTS, f"whatever the values, real {type(real.error).__name__}: {str(real.error)[:200]}")
-    return result
+    return settle(engine, once, lambda: values_decide(function, arguments, real))
 
 
 def values_decide(function: Callable[..., Any], arguments: Any, refused: Observation) -> bool:
@@ -231,7 +228,7 @@ def _filled(tensor: torch.Tensor, value: int) -> torch.Tensor:
     return tensor
 
 
-def settle(engine: Engine, once: Callable[[bool], Result]) -> Result:
+def settle(engine: Engine, once: Callable[[bool], Result], values_decide: Callable[[], bool] = lambda: True) -> Result:
     """The result on unknown fakes, or where values decide, that on known ones."""
     result = once(False)
     if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
@@ -242,7 +239,9 @@ def settle(engine: Engine, once: Callable[[bool], Result]) -> Result:
     if known.outcome == SAME:
         return Result(DATA_DEPENDENT, result.detail)
     if known.outcome == BOTH_REFUSE:
-        return Result(REFUSED_WITH_VALUES, result.outcome)
+        if result.outcome == FAKE_ACCEPTS and not values_decide():
+            return Result(FAKE_ACCEPTS, f"whatever the values, {result.detail}")
+        return Result(REFUSED_WITH_VALUES)
     return result if result.outcome == FAKE_ACCEPTS else known
 
 
