@@ -181,6 +181,30 @@ def test_inference_mode_is_part_of_the_key() -> None:
         assert not x.exp().is_inference() and not torch.empty(2).is_inference()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_is_part_of_the_key(device: str) -> None:
+    def inverse() -> torch.dtype:  # calls matmul on its way
+        return torch.linalg.pinv(torch.randn(3, 3, device=device)).dtype
+
+    other = {"cpu": "cuda", "cuda": "cpu"}[device]
+    with fake_mode():
+        for _ in range(2):
+            assert inverse() == torch.float32
+            with torch.autocast(other, torch.bfloat16):
+                assert inverse() == torch.float32
+            with torch.autocast(device, torch.bfloat16):
+                assert inverse() == torch.bfloat16
+
+
+def test_what_the_real_kernel_finds_wrong_with_empty_tensors_is_kept() -> None:
+    with pytest.raises(RuntimeError) as real:
+        torch.fft.ifft(torch.empty(0, 5))
+    with fake_mode():
+        for _ in range(4):
+            with pytest.raises(RuntimeError, match=str(real.value)[:20]):
+                torch.fft.ifft(torch.empty(0, 5))
+
+
 def test_deterministic_algorithms_are_part_of_the_key() -> None:
     def program() -> int:
         return counts(lambda: torch.rand(4).exp())[1]

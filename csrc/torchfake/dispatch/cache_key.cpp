@@ -259,6 +259,7 @@ bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
 
 void CacheKey::add_settings(const ModeState& mode) {
   static const at::Context& context = at::globalContext();
+  const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) |
       static_cast<uint64_t>(c10::InferenceMode::is_enabled()) << 8 |
       static_cast<uint64_t>(context.deterministicAlgorithms()) << 9 |
@@ -270,7 +271,9 @@ void CacheKey::add_settings(const ModeState& mode) {
       static_cast<uint64_t>(mode.options.exclusive) << 15 |
       static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16 |
       // Whether a kernel's own writes count up versions: torch.arange excludes the key, torch.ops.aten.arange does not.
-      static_cast<uint64_t>(c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::ADInplaceOrView)) << 24);
+      static_cast<uint64_t>(excluded.has(c10::DispatchKey::ADInplaceOrView)) << 24);
+  // For which devices autocast is off: composites call operators that it casts.
+  add((excluded & c10::autocast_dispatch_keyset).raw_repr());
 }
 
 void CacheKey::finish() {

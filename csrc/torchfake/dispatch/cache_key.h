@@ -27,7 +27,7 @@ const char* bypass_reason_name(Bypass reason);
 // dtype, number-ness, device, sizes, strides. Where it can matter and only there: the storage offset and size (views,
 // resizes), and which inputs share a storage and at what offset (operators that write). For every other argument its
 // value, but for factors that only scale (a learning rate): their type. Of the thread: default dtype, inference mode,
-// deterministic algorithms, whether absent devices may be claimed, whether writes count up versions.
+// deterministic algorithms, autocast, whether absent devices may be claimed, whether writes count up versions.
 // Left out, because kernels of step 4 cannot see it: values, autograd state, the identity of tensors.
 //
 // A key is put together in two places, from arguments in boxes (`build`) and from arguments as C++ has them
