@@ -9,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
+#include <torchfake/rules/rules.h>
 
 #include <limits>
 
@@ -185,8 +186,7 @@ bool scaled_dot_product_attention(const Call& call) {
   } else {
     output = math(a);
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(output));
+  answer_with(call, std::move(output));
   return true;
 }
 

@@ -43,8 +43,7 @@ bool one_hot(const Call& call) {
   sizes.push_back(num_classes);
   at::Tensor result = at::zeros(sizes, self.options());
   result.scatter_(-1, self.unsqueeze(-1), 1);
-  torch::jit::drop(*call.stack, 2);
-  call.stack->emplace_back(std::move(result));
+  answer_with(call, std::move(result));
   return true;
 }
 
@@ -67,8 +66,7 @@ bool max_pool1d(const Call& call) {
   if (self.dim() == 2) {
     pooled.squeeze_(0);
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(pooled));
+  answer_with(call, std::move(pooled));
   return true;
 }
 
@@ -155,8 +153,7 @@ bool ctc_loss(const Call& call) {
   } else if (!is_batched) {
     result = result.squeeze(0);
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(result));
+  answer_with(call, std::move(result));
   return true;
 }
 
@@ -191,9 +188,7 @@ bool pad_packed_sequence(const Call& call) {
     }
   }
   at::Tensor fake_lengths = known_numbers(lengths, fake.mode());
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(batch_first ? padded.transpose(0, 1) : padded);
-  call.stack->emplace_back(std::move(fake_lengths));
+  answer_with(call, batch_first ? padded.transpose(0, 1) : padded, std::move(fake_lengths));
   return true;
 }
 
@@ -201,9 +196,11 @@ void decompose(const Call& call) {
   call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
 }
 
-// quantile checks on the CPU that what it is asked for lies between 0 and 1.
-bool quantile(const Call& call) {
-  const ValidInput valid(1);
+// Decompositions that look at values to refuse bad ones, taken to be good: quantile looks, once, whether what it is asked
+// for lies between 0 and 1; istft, whether the windows leave something out.
+template <int kChecks>
+bool of_valid_input(const Call& call) {
+  const ValidInput valid(kChecks);
   decompose(call);
   return true;
 }
@@ -218,13 +215,6 @@ bool cov(const Call& call) {
   return true;
 }
 
-// istft looks whether the windows leave something out.
-bool istft(const Call& call) {
-  const ValidInput valid(0);
-  decompose(call);
-  return true;
-}
-
 // cross_entropy_loss with weights and smoothing divides by the weights of the targets that are not ignored, summed up.
 bool cross_entropy_loss(const Call& call) {
   const SelectsAll all;
@@ -233,12 +223,12 @@ bool cross_entropy_loss(const Call& call) {
 }
 
 constexpr std::array<CompositeRule, 18> kRules = {{
-    {"quantile", &quantile},
-    {"quantile.scalar", &quantile},
-    {"nanquantile", &quantile},
-    {"nanquantile.scalar", &quantile},
+    {"quantile", &of_valid_input<1>},
+    {"quantile.scalar", &of_valid_input<1>},
+    {"nanquantile", &of_valid_input<1>},
+    {"nanquantile.scalar", &of_valid_input<1>},
     {"cov", &cov},
-    {"istft", &istft},
+    {"istft", &of_valid_input<0>},
     {"cross_entropy_loss", &cross_entropy_loss},
     {"one_hot", &one_hot},
     {"scaled_dot_product_attention", &scaled_dot_product_attention},

@@ -104,15 +104,11 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   const int64_t repetitions = values.numel() == 0 ? 0 : c10::multiply_integers(shape) / values.numel();
   const int64_t count = nonzero_count(values) * repetitions;
   if (!has_out) {
-    torch::jit::drop(*call.stack, call.num_args());
-    call.stack->emplace_back(at::detail::empty_meta({count}, self.scalar_type()));
-    return RuleResult::kAnswered;
+    return answer_with(call, at::detail::empty_meta({count}, self.scalar_type()));
   }
   const at::Tensor out = call.arg(2).toTensor();
   at::native::resize_output(out, {count});
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(out);
-  return RuleResult::kAnswered;
+  return answer_with(call, out);
 }
 
 // multinomial(self, num_samples, replacement, generator), or with out=. The CPU looks at the probabilities: where they

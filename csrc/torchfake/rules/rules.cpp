@@ -7,10 +7,9 @@ Rule find_rule(const OpTraits& traits) {
   for (const auto find :
        {&find_indexing_rule,
         &find_sequence_rule,
-        &find_comparing_rule,
         &find_view_rule,
         &find_attention_rule,
-        &find_backward_rule,
+        &find_question_rule,
         &find_argument_check}) {
     if (const Rule rule = find(traits.name, traits.overload)) {
       return rule;

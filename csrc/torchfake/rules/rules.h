@@ -14,6 +14,14 @@ enum class RuleResult : uint8_t {
 // operator whose result is a value runs where that value is not known.
 using Rule = RuleResult (*)(Call& call, const ModePtr& mode);
 
+// Puts what an operator returns on the stack, in the place of its arguments.
+template <typename... Values>
+RuleResult answer_with(const Call& call, Values&&... values) {
+  torch::jit::drop(*call.stack, call.num_args());
+  (call.stack->emplace_back(std::forward<Values>(values)), ...);
+  return RuleResult::kAnswered;
+}
+
 // The rule of an operator ("aten::index"), or null.
 Rule find_rule(const OpTraits& traits);
 
@@ -38,10 +46,9 @@ inline constexpr std::array<c10::DispatchKey, 13> kDenseAutogradKeys = {
 // Families. Each returns its rule for the operator, or null.
 Rule find_indexing_rule(std::string_view name, std::string_view overload);
 Rule find_sequence_rule(std::string_view name, std::string_view overload);
-Rule find_comparing_rule(std::string_view name, std::string_view overload);
 Rule find_view_rule(std::string_view name, std::string_view overload);
 Rule find_attention_rule(std::string_view name, std::string_view overload);
-Rule find_backward_rule(std::string_view name, std::string_view overload);
+Rule find_question_rule(std::string_view name, std::string_view overload);
 Rule find_argument_check(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake

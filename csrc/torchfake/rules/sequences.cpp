@@ -49,10 +49,7 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
   sizes.insert(sizes.end(), input.sizes().begin() + 2, input.sizes().end());
   at::Tensor fake_batch_sizes = to_fake(batch_sizes, mode);
   make_known(*as_fake(fake_batch_sizes), batch_sizes);
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(at::detail::empty_meta(sizes, input.scalar_type()));
-  call.stack->emplace_back(std::move(fake_batch_sizes));
-  return RuleResult::kAnswered;
+  return answer_with(call, at::detail::empty_meta(sizes, input.scalar_type()), std::move(fake_batch_sizes));
 }
 
 }  // namespace

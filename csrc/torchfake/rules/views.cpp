@@ -26,9 +26,7 @@ RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   TORCH_CHECK(self.is_cpu(), "cannot pin a tensor on ", self.device(), "; only dense CPU tensors can be pinned");
   at::Tensor copy = self.clone(at::MemoryFormat::Preserve);
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(copy));
-  return RuleResult::kAnswered;
+  return answer_with(call, std::move(copy));
 }
 
 }  // namespace

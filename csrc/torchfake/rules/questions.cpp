@@ -1,5 +1,6 @@
-// Rules for what the derivative formulas of PyTorch ask of values, where the answer changes nothing of the result's shape:
-// an error is raised or not, or the same is computed in another way.
+// Rules for questions about values that have an answer without them: it follows from the tensors themselves, or changes
+// nothing of the result's shape, or is a guess that was asked for. Derivative formulas and decompositions of PyTorch ask
+// many: whether to raise an error, or in which of two ways to compute the same.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/decompositions.h>
@@ -17,6 +19,33 @@
 namespace torchfake {
 
 namespace {
+
+bool same_memory(const at::Tensor& self, const at::Tensor& other) {
+  return self.dtype() == other.dtype() && self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
+      self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
+}
+
+// equal(self, other). The real kernels take a tensor for equal to itself whatever it holds, a NaN too.
+RuleResult equal(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor other = call.arg(1).toTensor();
+  // How PyTorch's C++ asks whether a check holds.
+  const bool is_check = self.dim() == 0 && self.scalar_type() == c10::kBool;
+  if (const std::optional<bool> holds = is_check ? ValidInput::next_check() : std::nullopt) {
+    return answer_with(call, *holds);
+  }
+  const bool known = self.sizes() != other.sizes() || self.numel() == 0 || same_memory(self, other);
+  if (!known && !mode->options.distinct_tensors_differ) {
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "whether two tensors are equal depends on their values, and these fake tensors hold none. Values are known "
+        "only where they follow from small constants; keep this branch out of the fake run, or make the mode with "
+        "distinct_tensors_differ.");
+  }
+  const bool is_equal = self.sizes() == other.sizes() && (self.numel() == 0 || same_memory(self, other));
+  return answer_with(call, is_equal);
+}
 
 // Whether one of PyTorch's own formulas runs on this thread, and not a backward that somebody wrote in Python.
 bool in_derivative_formula() {
@@ -29,9 +58,7 @@ RuleResult allclose(Call& call, const ModePtr& /*mode*/) {
   if (!in_derivative_formula()) {
     return RuleResult::kContinue;
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(true);
-  return RuleResult::kAnswered;
+  return answer_with(call, true);
 }
 
 // The gradient of a product is computed in one of two ways, by whether there are zeros among the factors. Both give the
@@ -42,7 +69,6 @@ bool multiplies_contiguous(const torch::autograd::Node& node) {
   return product != nullptr && product->self_.unpack().is_contiguous();
 }
 
-// The gradient of an extremum looks whether it is a NaN, and finds where it is in one way or another.
 template <typename... Backward>
 bool is_any_of(const torch::autograd::Node& node) {
   return ((dynamic_cast<const Backward*>(&node) != nullptr) || ...);
@@ -66,6 +92,7 @@ std::optional<c10::Scalar> stand_in(const at::Tensor& asked) {
   if (multiplies_contiguous<ProdBackward1>(*node) || multiplies_contiguous<CumprodBackward0>(*node)) {
     return is_bool ? c10::Scalar(false) : c10::Scalar(int64_t{0});
   }
+  // Whether an extremum is a NaN, which is then looked for in another way.
   if (is_bool && is_any_of<MaxBackward1, MinBackward1, MedianBackward0, NanmedianBackward0>(*node)) {
     return c10::Scalar(false);
   }
@@ -77,9 +104,7 @@ RuleResult local_scalar_dense(Call& call, const ModePtr& /*mode*/) {
   if (!value) {
     return RuleResult::kContinue;
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(*value);
-  return RuleResult::kAnswered;
+  return answer_with(call, *value);
 }
 
 // _unique(self, sorted, return_inverse). The gradient of a value that was written to some places is summed up over them,
@@ -91,10 +116,7 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   }
   const at::Tensor self = call.arg(0).toTensor();
   at::Tensor places = at::empty({self.numel()}, self.options());
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(places));
-  call.stack->emplace_back(at::empty({0}, self.options().dtype(c10::kLong)));
-  return RuleResult::kAnswered;
+  return answer_with(call, std::move(places), at::empty({0}, self.options().dtype(c10::kLong)));
 }
 
 // Every place of a tensor, as nonzero gives them: which they are follows from its sizes.
@@ -110,9 +132,7 @@ RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) 
   } else {
     places = to_fake(at::detail::empty_meta({self.numel(), self.dim()}, c10::kLong), mode, self.device());
   }
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(places));
-  return RuleResult::kAnswered;
+  return answer_with(call, std::move(places));
 }
 
 // Asked where they are.
@@ -123,14 +143,15 @@ RuleResult nonzero(Call& call, const ModePtr& mode) {
     return mode->options.selects_all && call.num_args() == 1 ? every_place(call, self, mode) : RuleResult::kContinue;
   }
   at::Tensor none = at::empty({0, self.dim()}, self.options().dtype(c10::kLong));
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(std::move(none));
-  return RuleResult::kAnswered;
+  return answer_with(call, std::move(none));
 }
 
 }  // namespace
 
-Rule find_backward_rule(std::string_view name, std::string_view overload) {
+Rule find_question_rule(std::string_view name, std::string_view overload) {
+  if (name == "aten::equal" && overload.empty()) {
+    return &equal;
+  }
   if (name == "aten::allclose") {
     return &allclose;
   }
