@@ -57,6 +57,7 @@ void bind_devices(pybind11::module_& module) {
       torch::utils::set_requires_device_init(c10::kPrivateUse1, !skip);
     }
   });
+  module.def("default_generator", &default_claimed_generator, pybind11::arg("device"));
   // Makes `index` the current device of an absent type, on this thread; None leaves it. Returns what it was.
   module.def(
       "exchange_device",

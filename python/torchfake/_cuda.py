@@ -1,4 +1,4 @@
-"""The current CUDA device in the mode: `device(1)`, `set_device`, `current_device` of `torch.cuda`."""
+"""CUDA devices in the mode: the current one (`device(1)`, `set_device` of `torch.cuda`) and their random generators."""
 
 from __future__ import annotations
 
@@ -30,12 +30,36 @@ def _synchronize(device: Any = None) -> None:
     """Nothing runs on a claimed device, so there is nothing to wait for."""
 
 
+def _default_generator(device: Any = "cuda") -> torch.Generator:
+    return _C.default_generator(torch.device("cuda", device) if isinstance(device, int) else torch.device(device))
+
+
+def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
+    return _default_generator(device).get_state()
+
+
+def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
+    _default_generator(device).set_state(new_state)
+
+
+def _manual_seed(seed: int) -> None:
+    _default_generator().manual_seed(int(seed))
+
+
+def _initial_seed() -> int:
+    return _default_generator().initial_seed()
+
+
 _IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
     "set_device": _set_device,
     "current_device": _current_device,
     "synchronize": _synchronize,
+    "get_rng_state": _get_rng_state,
+    "set_rng_state": _set_rng_state,
+    "manual_seed": _manual_seed,
+    "initial_seed": _initial_seed,
 }
 
 

@@ -256,3 +256,59 @@ def test_inside_the_mode_real_tensors_of_an_absent_device_cannot_appear() -> Non
         assert is_fake(moved)
     with pytest.raises((AssertionError, RuntimeError)):
         torch.ones(2).cuda()
+
+
+DRAWS: dict[str, Callable[[torch.Generator, str], Any]] = {
+    "randn": lambda generator, device: torch.randn(3, device=device, generator=generator),
+    "randperm": lambda generator, device: torch.randperm(3, device=device, generator=generator),
+    "normal_": lambda generator, device: torch.empty(3, device=device).normal_(generator=generator),
+    "bernoulli": lambda generator, device: torch.bernoulli(torch.rand(3, device=device), generator=generator),
+    "init": lambda generator, device: nn.init.xavier_uniform_(torch.empty(3, 3, device=device), generator=generator),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_has_to_be_one_of_the_device(name: str) -> None:
+    draw = DRAWS[name]
+    with fake_mode():
+        for device in ("cpu", "cuda"):
+            assert draw(torch.Generator(device), device).device.type == device
+        for mine, other in (("cpu", "cuda"), ("cuda", "cpu")) * 2:  # the second time from the cache
+            with pytest.raises(DeviceMismatchError, match=f"Expected a '{other}' device type for generator but found"):
+                draw(torch.Generator(mine), other)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:3", "xpu", "mps", "hpu", "mtia"])
+def test_a_claimed_generator_has_a_seed_and_a_state(device: str) -> None:
+    with fake_mode():
+        generator = torch.Generator(device)
+        assert generator.device == torch.empty(1, device=device).device
+        assert generator.manual_seed(7).initial_seed() == 7
+        other = torch.Generator(device)
+        other.set_state(generator.get_state())
+        assert other.initial_seed() == 7
+        assert other.clone_state().initial_seed() == 7
+        with pytest.raises(RuntimeError, match="wrong size"):
+            other.set_state(torch.Generator().get_state())
+        with pytest.raises(RuntimeError, match="not known"):
+            other.set_state(torch.empty(16, dtype=torch.uint8))
+        assert other.initial_seed() == 7
+
+
+def test_each_claimed_device_has_a_generator_of_its_own() -> None:
+    with fake_mode():
+        torch.cuda.manual_seed(5)
+        assert torch.cuda.initial_seed() == 5
+        state = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(state, "cuda:1")
+        assert torch.cuda.get_rng_state(1).tolist() == state.tolist()
+        with torch.random.fork_rng(devices=[0, 1], device_type="cuda"):
+            torch.cuda.manual_seed(6)
+        assert torch.cuda.initial_seed() == 5
+
+
+def test_outside_the_mode_there_is_no_generator_of_an_absent_device() -> None:
+    with pytest.raises(RuntimeError, match="Cannot get CUDA generator"):
+        torch.Generator("cuda")
+    with pytest.raises(AssertionError, match="not compiled with CUDA"):
+        torch.cuda.get_rng_state()

@@ -29,7 +29,7 @@ bool is_claimed(c10::DeviceType type) {
 // comes from the hooks of each backend, whose instances are made and cached when torch is loaded: the objects themselves
 // have to be replaced, in place. They have no members, so only their type changes. On a thread that is in no mode they
 // answer what the old ones did; CUDA's are kept aside for that, since a PyTorch that has CUDA has more to tell. In the
-// mode no generator and no allocator exists: what asks for those gets PyTorch's own error.
+// mode no allocator exists: what asks for one gets PyTorch's own error.
 template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
@@ -42,6 +42,13 @@ class ClaimedHooks : public Hooks {
   }
   c10::DeviceIndex getCurrentDevice() const override {
     return is_claimed(kType) ? c10::impl::getDeviceGuardImpl(kType)->getDevice().index() : Hooks::getCurrentDevice();
+  }
+  // Whoever asks for a generator names the device, claimed before or not.
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return in_fake_mode() ? new_claimed_generator(c10::Device(kType, index)) : Hooks::getNewGenerator(index);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return in_fake_mode() ? default_claimed_generator(c10::Device(kType, index)) : Hooks::getDefaultGenerator(index);
   }
 };
 

@@ -136,8 +136,10 @@ void CacheKey::add_string(std::string_view text) {
   }
 }
 
-void CacheKey::add_generator() {
-  add(kGeneratorMark);
+void CacheKey::add_generator(const at::Generator& generator) {
+  uint64_t* words = add_room(2);
+  words[0] = kGeneratorMark;
+  words[1] = generator.defined() ? pack(generator.device()) : kUndefinedMark;
 }
 
 void CacheKey::add_list(size_t size) {
@@ -250,7 +252,7 @@ bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
       }
     }
   } else if (value.isGenerator()) {
-    add_generator();
+    add_generator(value.toGenerator());
   } else {
     return false;
   }

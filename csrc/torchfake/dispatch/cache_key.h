@@ -58,7 +58,7 @@ class CacheKey {
   void add_factor(bool is_int);  // a number of which the type alone counts
   void add_device(c10::Device device);
   void add_string(std::string_view text);
-  void add_generator();
+  void add_generator(const at::Generator& generator);
   void add_list(size_t size);  // its elements follow
   void add_int_list(c10::IntArrayRef values);
   void add_aliases(const OpTraits& traits, c10::ArrayRef<TensorArg> tensors);

@@ -115,9 +115,7 @@ const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceTy
   return common;
 }
 
-}  // namespace
-
-c10::Device device_rule(const Call& call, const ModeState& mode) {
+c10::Device claimed_by_outputs(const Call& call, const ModeState& mode) {
   if (std::optional<c10::Device> asked = call.device_arg()) {
     const c10::Device device = normalize_device(*asked);
     if (!mode.options.fake_cuda && !device.is_cpu() && !device.is_meta()) {
@@ -143,6 +141,36 @@ c10::Device device_rule(const Call& call, const ModeState& mode) {
                                                   : c10::Device(c10::kCPU);
   }
   return common_device_arg(call, mode.options.prefer_device_type)->fake->claimed_device();
+}
+
+void check_generator(const Call& call, c10::Device device) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    const c10::IValue& arg = call.arg(i);
+    if (!arg.isGenerator() || !arg.toGenerator().defined() || arg.toGenerator().device().type() == device.type()) {
+      continue;
+    }
+    raise(
+        ErrorKind::kDeviceMismatch,
+        call.op_name(),
+        c10::str(
+            "Expected a '",
+            device.type(),
+            "' device type for generator but found '",
+            arg.toGenerator().device().type(),
+            "'; make one with torch.Generator(device=\"",
+            device.type(),
+            "\")."));
+  }
+}
+
+}  // namespace
+
+c10::Device device_rule(const Call& call, const ModeState& mode) {
+  const c10::Device device = claimed_by_outputs(call, mode);
+  if (!device.is_meta()) {
+    check_generator(call, device);
+  }
+  return device;
 }
 
 }  // namespace torchfake

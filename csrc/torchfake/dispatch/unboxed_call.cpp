@@ -165,7 +165,7 @@ void UnboxedCall::add(const ArgTraits& facts, c10::Device device) {
 }
 
 void UnboxedCall::add(const ArgTraits& facts, const at::Generator& generator) {
-  key_.add_generator();
+  key_.add_generator(generator);
 }
 
 // Whether the fallback would compute values for this call, none of whose arguments is known. See ValueTracker.
