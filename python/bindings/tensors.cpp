@@ -56,6 +56,18 @@ void bind_tensors(pybind11::module_& module) {
   module.def("is_plain_fake", &is_plain_fake, py::arg("tensor"));
   module.def("is_known", &is_known, py::arg("fake"));
   module.def(
+      "storage_device",
+      [](const c10::Storage& storage) { return claimed_device_of(storage.unsafeGetStorageImpl()); },
+      py::arg("storage"));
+  module.def(
+      "sibling_storage",
+      [](const c10::Storage& storage, size_t nbytes, c10::Device device) {
+        return sibling_storage(storage, nbytes, normalize_device(device));
+      },
+      py::arg("storage"),
+      py::arg("nbytes"),
+      py::arg("device"));
+  module.def(
       "forget_values", [](uintptr_t storage) { forget_known_bytes(reinterpret_cast<c10::StorageImpl*>(storage)); });
   module.def("lift", [](const at::Tensor& real) {
     const ModePtr mode = current_mode();

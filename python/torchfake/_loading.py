@@ -7,8 +7,7 @@ pickle alone is read, each number becomes the storage of a fake, and PyTorch's o
     with fake_mode():
         state = torch.load("llama.pt", map_location="cuda:1")   # reads some kilobytes
 
-PyTorch makes a tensor on the device that its storage names, and the storage of a fake names meta. While a file is read
-its storages are therefore `_ClaimedStorage`s, which name the claimed device; then they become like those of any fake.
+PyTorch makes a tensor on the device that its storage names, and the storage of a fake names the one that is claimed.
 Invariants: one storage a number, so aliases in the file are aliases in memory. Outside the mode nothing changes. The
 one thing that is read, and known then, is a storage of a single element: an optimizer asks how many steps it has taken.
 Rejected: wrapping PyTorch's rebuild functions, of which there are many, and whose identity weights_only loading checks.
@@ -45,34 +44,9 @@ _real_load_state_dict: Callable[..., Any] = torch.nn.Module.load_state_dict
 _map_location: ContextVar[Any] = ContextVar("_map_location", default=None)
 
 
-class _ClaimedStorage(UntypedStorage):
-    """The storage of a fake while a file is read. See Note [Loading in the mode]."""
-
-    claimed: torch.device
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.claimed
-
-    # What a map_location function does with the storage it is given: `lambda storage, location: storage.cuda(1)`.
-    def to(self, *, device: torch.device, non_blocking: bool = False) -> _ClaimedStorage:  # type: ignore[override]
-        return _claim_storage(self.nbytes(), device)
-
-    def cpu(self) -> _ClaimedStorage:
-        return _claim_storage(self.nbytes(), torch.device("cpu"))
-
-    def __repr__(self) -> str:
-        return f"[fake storage of {self.nbytes()} bytes on {self.claimed}]"
-
-
-def _claim_storage(nbytes: int, device: torch.device) -> _ClaimedStorage:
+def _claim_storage(nbytes: int, device: torch.device) -> UntypedStorage:
     """Needs the mode."""
-    whole = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    storage = whole.untyped_storage()
-    # The engine has made the storage; only what Python is told about it changes.
-    storage.__class__ = _ClaimedStorage
-    storage.claimed = whole.device  # type: ignore[attr-defined]
-    return storage  # type: ignore[return-value]
+    return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
 def claimed_device(location: str, nbytes: int) -> torch.device:
@@ -107,7 +81,7 @@ class _Storages:
     """The storages of one file, by the number the file gives them."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Any, _ClaimedStorage] = {}
+        self._by_key: dict[Any, UntypedStorage] = {}
 
     def __contains__(self, key: Any) -> bool:
         return key in self._by_key
@@ -126,18 +100,8 @@ class _Storages:
         """Makes the single element of a storage known."""
         if dtype := INTEGERS.get(len(element)):
             storage = self._by_key[key]
-            whole = torch.empty(0, dtype=dtype, device=storage.claimed).set_(storage, 0, (1,), (1,))
+            whole = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (1,), (1,))
             whole.fill_(int.from_bytes(element, byteorder, signed=True))
-
-    def release(self, result: Any) -> None:
-        """Makes the storages like those of any fake, now that the tensors are built.
-
-        Not where the file holds a bare storage: pickle is about to build a tensor on that.
-        """
-        if isinstance(result, (TypedStorage, UntypedStorage)):
-            return
-        for storage in self._by_key.values():
-            storage.__class__ = UntypedStorage  # type: ignore[assignment]
 
 
 def _unpickle(
@@ -189,7 +153,6 @@ def _load(
             result = _unpickle(data, pickle_module, persistent_load, pickle_load_args)
         finally:
             state.map_location = outer
-        storages.release(result)
         return result
 
 
@@ -231,7 +194,6 @@ def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickl
                 storages.fill(key, file.read(storages.nbytes(key)), byteorder)
             else:
                 file.seek(storages.nbytes(key), os.SEEK_CUR)
-        storages.release(result)
         return result
 
 

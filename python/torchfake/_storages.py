@@ -1,8 +1,9 @@
-"""Storages of fakes, read and written without an operator.
+"""Storages of fakes, asked, read and written without an operator.
 
-`tensor.untyped_storage().fill_(0)` never reaches the dispatcher, so the engine cannot follow it: what is known of the
-values ends. There is nothing to read, which is an error of ours and not one about the meta device. For the storages of
-real tensors each wrapper calls the original.
+They name the device that is claimed, and copies of them the one they are asked for. `tensor.untyped_storage().fill_(0)`
+never reaches the dispatcher, so the engine cannot follow it: what is known of the values ends. There is nothing to
+read, which is an error of ours and not one about the meta device. For the storages of real tensors each wrapper calls
+the original.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ from torchfake._stand_in import StandIn
 from torchfake.errors import DataAccessError, RealTensorError
 from torchfake.fake import no_fake_mode
 
+_real_device: Callable[[UntypedStorage], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
+
+
+def _device(self: UntypedStorage) -> torch.device:
+    return _C.storage_device(self) or _real_device(self)
+
 
 def _is_fake(storage: TypedStorage | UntypedStorage) -> bool:
     """Whether this can be the storage of a fake: it holds no data."""
     untyped = storage._untyped_storage if isinstance(storage, TypedStorage) else storage
-    return untyped.device.type == "meta"
+    return _real_device(untyped).type == "meta"
 
 
 def _on_data(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -55,27 +62,74 @@ def _reads(cls: type, name: str, untyped: Callable[[Any], UntypedStorage]) -> No
     setattr(cls, name, method)
 
 
+def _copies(name: str, copy: Callable[..., UntypedStorage]) -> None:
+    """Makes a method of `UntypedStorage` that copies its data give what `copy` does for a fake, which has none."""
+    original = getattr(UntypedStorage, name)
+
+    @functools.wraps(original)
+    def method(self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        return (original if _C.storage_device(self) is None else copy)(self, *args, **kwargs)
+
+    setattr(UntypedStorage, name, method)
+
+
+def _to_device(self: UntypedStorage, *, device: Any, non_blocking: bool = False) -> UntypedStorage:
+    copy = _C.sibling_storage(self, self.nbytes(), torch.device(device))
+    return self if copy.device == self.device else copy
+
+
 def _converts(cls: type) -> None:
-    """Makes `double()` and its like of `cls` convert real data in the mode too."""
+    """Makes `double()` and its like of `cls` convert what has no data, and real data in the mode too."""
     original = cls._to  # type: ignore[attr-defined]
 
     @functools.wraps(original)
     def method(self: Any, dtype: torch.dtype) -> Any:
-        return original(self, dtype) if _is_fake(self) else _on_data(original, self, dtype)
+        if not isinstance(dtype, torch.dtype) or _C.storage_device(self.untyped()) is None:
+            return _on_data(original, self, dtype)
+        converted = _C.sibling_storage(self.untyped(), len(self) * dtype.itemsize, self.device)
+        return TypedStorage(wrap_storage=converted, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
     cls._to = method  # type: ignore[attr-defined]
 
 
-def _forgets(cls: type, name: str, untyped: Callable[[Any], UntypedStorage]) -> None:
-    """Makes a method of `cls` that writes forget first. Without data, the original itself writes nothing."""
+def _forgets(name: str) -> None:
+    """Makes a method of `UntypedStorage` that writes forget first. Without data, the original itself writes nothing."""
+    original = getattr(UntypedStorage, name)
+
+    @functools.wraps(original)
+    def method(self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if not _is_fake(self):
+            return _on_data(original, self, *args, **kwargs)
+        _C.forget_values(self._cdata)
+        return original(self, *args, **kwargs)
+
+    setattr(UntypedStorage, name, method)
+
+
+_real_setitem: Callable[..., None] = TypedStorage._setitem
+
+
+@functools.wraps(_real_setitem)
+def _setitem(self: TypedStorage, index: Any, value: Any) -> None:
+    # The original writes through a tensor on the device of the storage.
+    if _C.storage_device(self._untyped_storage) is None:
+        _on_data(_real_setitem, self, index, value)
+        return
+    if not isinstance(index, slice):
+        self._maybe_wrap_index(index)  # type: ignore[no-untyped-call]  # which says what is wrong
+    _C.forget_values(self._untyped_storage._cdata)
+
+
+def _prints(cls: type, name: str) -> None:
+    """Makes `cls` print like what has no data."""
     original = getattr(cls, name)
 
     @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_fake(untyped(self)):
-            return _on_data(original, self, *args, **kwargs)
-        _C.forget_values(untyped(self)._cdata)
-        return original(self, *args, **kwargs)
+    def method(self: Any) -> Any:
+        if _C.storage_device(self.untyped()) is None:
+            return original(self)
+        dtype = f"dtype={self.dtype}, " if isinstance(self, TypedStorage) else ""
+        return f"...\n[{torch.typename(self)}({dtype}device={self.device}) of size {len(self)}]"
 
     setattr(cls, name, method)
 
@@ -130,12 +184,18 @@ def install() -> None:
     """Puts the wrappers in place."""
     _reads(UntypedStorage, "__getitem__", lambda storage: storage)
     _reads(TypedStorage, "_getitem", lambda storage: storage._untyped_storage)
+    UntypedStorage.device = property(_device)  # type: ignore[assignment]
+    _prints(UntypedStorage, "__repr__")
+    _prints(TypedStorage, "__str__")
     for cls in (UntypedStorage, TypedStorage):
         _converts(cls)
+    _copies("clone", lambda self: _C.sibling_storage(self, self.nbytes(), self.device))
+    _copies("to", _to_device)
+    _copies("cpu", lambda self: _to_device(self, device="cpu"))
+    _copies("mps", lambda self: _to_device(self, device="mps"))
     Tensor.set_ = StandIn(_real_set_, _set_)  # type: ignore[method-assign]
     for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_", "resize_"):
-        _forgets(UntypedStorage, name, lambda storage: storage)
-    # Writes through a meta tensor that it makes for the purpose; all its other methods go to the untyped storage.
-    _forgets(TypedStorage, "_setitem", lambda storage: storage._untyped_storage)
+        _forgets(name)
+    TypedStorage._setitem = _setitem  # type: ignore[method-assign]
     UntypedStorage.copy_ = _copy_  # type: ignore[method-assign,assignment]
     UntypedStorage._byteswap = _byteswap  # type: ignore[method-assign,assignment]

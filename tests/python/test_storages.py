@@ -70,8 +70,8 @@ def test_data_can_be_copied_into_the_storage_of_a_fake_and_not_out_of_it() -> No
         assert fake.copy_(real) is fake
         with pytest.raises(DataAccessError, match=r"UntypedStorage.copy_"):
             real.copy_(fake)
-        with pytest.raises(DataAccessError, match=r"UntypedStorage.copy_"):
-            fake.cpu()
+        with pytest.raises(DataAccessError, match=r"UntypedStorage"):
+            fake.cpu().tolist()
         with pytest.raises(RuntimeError, match="size"):
             fake.copy_(torch.UntypedStorage(5))
 
@@ -149,3 +149,48 @@ def test_a_tensor_and_a_storage_are_both_fake_or_both_real(mode: Callable[[], An
         assert fake.set_(torch.zeros(2).untyped_storage()).shape == (2,)
     real.set_(torch.zeros(2).untyped_storage())
     assert real.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_storage_names_the_device_that_is_claimed_and_so_do_its_copies(inside: bool) -> None:
+    with fake_mode():
+        storage = torch.ones(3, device="cuda:1").untyped_storage()
+    with fake_mode() if inside else contextlib.nullcontext():
+        assert storage.device == torch.device("cuda:1")
+        assert storage.is_cuda
+        assert storage.get_device() == 1
+        copies = {
+            "cuda:1": storage.clone(),
+            "cpu": storage.cpu(),
+            "cuda:2": storage.cuda(2),
+            "xpu:0": storage.to(device="xpu"),
+        }
+        for device, copy in copies.items():
+            assert copy.device == torch.device(device)
+            assert (copy.nbytes(), copy._cdata != storage._cdata) == (12, True)
+        assert storage.to(device="cuda:1") is storage
+        assert copies["cpu"].cpu() is copies["cpu"]
+        doubles = storage.double()
+        assert (doubles.device, doubles.dtype, doubles.nbytes()) == (torch.device("cuda:1"), torch.float64, 96)
+
+
+def test_a_storage_prints_its_device_and_no_data() -> None:
+    with fake_mode():
+        x = torch.ones(3, device="cuda:1")
+    assert str(x.untyped_storage()) == "...\n[torch.storage.UntypedStorage(device=cuda:1) of size 12]"
+    assert str(x.storage()) == "...\n[torch.storage.TypedStorage(dtype=torch.float32, device=cuda:1) of size 3]"
+
+
+def test_a_tensor_made_on_the_device_of_a_storage_can_have_it() -> None:
+    with fake_mode():
+        storage = torch.ones(3, device="cuda:1").untyped_storage()
+        x = torch.tensor([], device=storage.device).set_(storage)
+        assert (x.shape, x.device) == ((3,), torch.device("cuda:1"))
+
+
+def test_storages_of_real_and_meta_tensors_are_what_they_were() -> None:
+    real = torch.ones(3).untyped_storage()
+    assert real.device == torch.device("cpu")
+    assert real.clone().tolist() == real.tolist() == real.cpu().tolist()
+    meta = torch.ones(3, device="meta").untyped_storage()
+    assert meta.device == meta.clone().device == torch.device("meta")

@@ -7,6 +7,9 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/recycled.h>
 
+#include <array>
+#include <atomic>
+
 namespace torchfake {
 
 namespace {
@@ -15,6 +18,40 @@ namespace {
 struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   using StorageImpl::StorageImpl;
 };
+
+// Stands in each fake storage for the device that is claimed, which the DataPtr cannot name: views that kernels make of
+// it take theirs from there.
+class ClaimedMemory final : public c10::Allocator {
+ public:
+  explicit ClaimedMemory(c10::Device device) : device_(device) {}
+
+  c10::Device device() const {
+    return device_;
+  }
+  c10::DataPtr allocate(size_t /*nbytes*/) override {
+    return {nullptr, c10::Device(c10::kMeta)};
+  }
+  void copy_data(void* /*dest*/, const void* /*src*/, size_t /*count*/) const override {}
+
+ private:
+  const c10::Device device_;
+};
+
+// One for each device, made when it is first claimed, and kept: storages may outlive everything else.
+ClaimedMemory* claimed_memory(c10::Device device) {
+  constexpr size_t kIndices = size_t{1} << (8 * sizeof(c10::DeviceIndex));
+  static std::array<std::atomic<ClaimedMemory*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES * kIndices> table;
+  std::atomic<ClaimedMemory*>& place =
+      table[static_cast<size_t>(device.type()) * kIndices + static_cast<uint8_t>(device.index())];
+  ClaimedMemory* memory = place.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(memory == nullptr)) {
+    auto made = std::make_unique<ClaimedMemory>(device);
+    if (place.compare_exchange_strong(memory, made.get(), std::memory_order_acq_rel)) {
+      memory = made.release();
+    }
+  }
+  return memory;
+}
 
 void refuse_data(c10::StorageImpl* /*storage*/) {
   at_the_boundary([] {
@@ -58,14 +95,23 @@ StorageContext::~StorageContext() {
   }
 }
 
+std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage) {
+  const auto* memory = dynamic_cast<const ClaimedMemory*>(storage->allocator());
+  return memory == nullptr ? std::nullopt : std::optional(memory->device());
+}
+
+c10::Storage sibling_storage(const c10::Storage& storage, size_t nbytes, c10::Device device) {
+  const StorageContext* context = storage_context(storage.unsafeGetStorageImpl());
+  return new_fake_storage(nbytes, device, context == nullptr ? nullptr : context->observer);
+}
+
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  static c10::Allocator* const allocator = c10::GetAllocator(c10::kMeta);
   c10::Storage storage(
       c10::intrusive_ptr<c10::StorageImpl>(c10::make_intrusive<FakeStorageImpl>(
           c10::StorageImpl::use_byte_size_t(),
           c10::SymInt(c10::SymInt::UNCHECKED, static_cast<int64_t>(nbytes)),
           c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
-          allocator,
+          claimed_memory(device),
           /*resizable=*/true)));
   adopt_storage(storage, device, observer);
   return storage;
@@ -73,6 +119,7 @@ c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shar
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  impl->set_allocator(claimed_memory(device));
   compat::set_write_hook(impl, &refuse_data);
   if (C10_UNLIKELY(observer != nullptr)) {
     StorageContext* context = ensure_context(impl, device);

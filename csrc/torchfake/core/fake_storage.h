@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <memory>
+#include <optional>
 
 namespace torchfake {
 
@@ -54,8 +55,14 @@ struct StorageContext {
 // A new storage of a fake on `device`.
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
 
+// The same, watched by whoever watches `storage`, another of a fake.
+c10::Storage sibling_storage(const c10::Storage& storage, size_t nbytes, c10::Device device);
+
 // Makes `storage`, a data-less meta storage that no fake has used yet, the storage of a fake on `device`.
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
+
+// The device that the fakes of `storage` claim; nothing where it is no storage of fakes. Its DataPtr says `meta`.
+std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage);
 
 // The context of a fake storage, or null.
 inline StorageContext* storage_context(c10::StorageImpl* storage) {
