@@ -1,4 +1,4 @@
-"""`torch.export` and PyTorch's compiler, given fakes as samples."""
+"""`make_fx`, `torch.export` and PyTorch's compiler, given fakes as samples."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from typing import Any
 import torch
 import torch.export
 from torch import Tensor
+from torch.fx.experimental import proxy_tensor
 
 from torchfake.fake import is_fake
 
 _real_export: Callable[..., Any] = torch.export.export
+_is_fake_of_pytorch: Callable[[object], bool] = proxy_tensor.is_fake  # type: ignore[attr-defined]
+
+
+def _is_fake(x: object) -> bool:
+    """What tracers ask: a fake goes into `meta["val"]` as it is, and answers itself when asked for a value."""
+    return _is_fake_of_pytorch(x) or is_fake(x)
 
 
 def teach_compiler() -> None:
@@ -46,5 +53,6 @@ def _export(*args: Any, **kwargs: Any) -> Any:
 
 
 def install() -> None:
-    """Puts the function in place."""
+    """Puts the functions in place."""
     torch.export.export = _export
+    proxy_tensor.is_fake = _is_fake  # type: ignore[attr-defined,assignment]

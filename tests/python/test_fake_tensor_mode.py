@@ -12,11 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch._subclasses.fake_tensor import is_fake as is_pytorchs_fake
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 import torchfake
@@ -644,5 +647,67 @@ def test_a_fake_tensor_of_pytorchs_says_how_it_is_converted() -> None:
     for mode in (FakeTensorMode(), fake_mode()):
         with mode, pytest.raises(MixedModesError, match=r"aten.add.Tensor: .*torchfake.from_torch"):
             x + torch.ones(2)
-    with FakeTensorMode(), pytest.raises(MixedModesError, match=r"torchfake.from_torch"):
-        x + 1
+    with FakeTensorMode():
+        assert isinstance(x + 1, PyTorchsFakeTensor)  # tracers of PyTorch's make their own, in a mode of ours too
+
+
+def test_no_dispatch_keeps_the_mode_out() -> None:
+    real = torch.ones(2)
+    with FakeTensorMode():
+        fake = torch.ones(2)
+        for _ in range(2):  # the second time from the cache
+            with no_dispatch():
+                assert not is_fake(torch.ones(2)) and not is_fake(real + 1) and is_fake(fake + 1)
+            assert is_fake(torch.ones(2))
+    with fake_mode(), no_dispatch():
+        assert is_fake(torch.ones(2))
+
+
+def test_a_wrapper_around_a_fake_is_fake_and_no_fake_tensor() -> None:
+    wrapper = FakeTensorMode().from_tensor(TwoTensor(torch.ones(2), torch.ones(2)))
+    assert is_fake(wrapper) and not isinstance(wrapper, FakeTensor) and isinstance(wrapper.a, FakeTensor)
+
+
+def test_a_real_module_that_is_moved_where_fakes_are_gets_fake_parameters() -> None:
+    for mode, move in (
+        (FakeTensorMode(allow_non_fake_inputs=True), lambda module: module.half()),
+        (FakeTensorMode(allow_non_fake_inputs=True), lambda module: module.to("cuda")),
+        (fake_mode(), lambda module: module.to("cuda")),
+    ):
+        module = torch.nn.Linear(2, 3)
+        weight = module.weight
+        with mode:
+            moved = move(module)
+        assert moved is module and is_fake(module.weight) and isinstance(module.weight, torch.nn.Parameter)
+        assert not is_fake(weight) and weight.dtype == torch.float32 and weight.device.type == "cpu"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("kind", [FakeTensorMode, fake_mode])
+@pytest.mark.parametrize(
+    "function",
+    [F.relu, F.dropout, F.hardswish, lambda x: torch.where(x > 0, x, 0.0), lambda x: x + torch.arange(3)],
+    ids=["relu", "dropout", "hardswish", "where", "arange"],
+)
+def test_pytorchs_tracers_work_inside_and_leave_nothing_behind(
+    function: Callable[[Tensor], Tensor], kind: Callable[[], Any]
+) -> None:
+    from functorch.compile import aot_function, nop
+
+    with kind():
+        x = torch.ones(2, 3, requires_grad=True)
+        assert is_fake(aot_function(function, nop)(x)) and aot_function(function, nop)(x).shape == (2, 3)
+        graph = make_fx(lambda x: function(x), tracing_mode="fake")(x).graph
+        assert graph.find_nodes(op="placeholder")[0].meta["val"].shape == (2, 3)
+    real = aot_function(function, nop)(torch.ones(2, 3, requires_grad=True))
+    assert real.shape == (2, 3) and not is_fake(real)
+
+
+def test_bytes_of_a_storage_become_a_fake() -> None:
+    storage = torch.UntypedStorage.from_buffer(b"abcd", dtype=torch.uint8)
+    with fake_mode():
+        assert torch.ByteTensor(storage).tolist() == [97, 98, 99, 100]
+    with FakeTensorMode():
+        x = torch.ByteTensor(storage)
+        assert is_fake(x) and x.shape == (4,)
+    assert storage.tolist() == [97, 98, 99, 100]

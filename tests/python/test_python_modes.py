@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchfake import fake_mode, is_fake
+from torchfake import DataDependentOutputException, FakeTensorMode, fake_mode, is_fake
 
 
 class Log(TorchDispatchMode):
@@ -190,6 +190,29 @@ def test_a_traced_graph_carries_fakes_as_its_metadata() -> None:
     kept = [node.meta["val"] for node in graph.graph.nodes if "val" in node.meta]
     assert [tuple(t.shape) for t in kept] == [(3,), (3,), ()]
     assert all(t.device == torch.device("cuda:0") for t in kept)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("kind", [fake_mode, FakeTensorMode])
+def test_what_a_graph_carries_can_be_used_with_the_fakes_traced(kind: Callable[[], Any], inside: bool) -> None:
+    with kind() as mode:
+        x = torch.ones(2, 3)
+        if inside:
+            graph = make_fx(lambda x: (x.sin(), x.split(1), x.max(0)))(x).graph
+    if not inside:
+        graph = make_fx(lambda x: (x.sin(), x.split(1), x.max(0)))(x).graph
+    values = [leaf for node in graph.nodes for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
+    assert len(values) > 5
+    assert all(value.fake_mode is mode for value in values)
+    assert (values[0] + x).shape == (2, 3)
+
+
+def test_a_known_value_is_traced_as_the_number_it_is() -> None:
+    with fake_mode():
+        graph = make_fx(lambda x: x * x.sum().item())(torch.ones(2, 3)).graph
+        assert graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)[0].args[1] == 6.0
+        with pytest.raises(DataDependentOutputException):
+            make_fx(lambda x: x * x.sum().item())(torch.rand(2, 3))
 
 
 def test_a_mode_that_fails_leaves_nothing_behind() -> None:

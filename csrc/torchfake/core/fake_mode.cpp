@@ -99,6 +99,16 @@ ModeState::~ModeState() {
   g_exclusive_modes -= options.exclusive ? 1 : 0;
 }
 
+bool is_kept_out(const ModeState& mode) {
+  if (!mode.options.exclusive) {
+    return false;
+  }
+  // A kernel that the engine runs in the mode keeps Python's modes out as well, and neither of the other two.
+  const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  return excluded.has(c10::DispatchKey::Python) &&
+      (excluded.has(c10::DispatchKey::PreDispatch) || excluded.has(c10::DispatchKey::Functionalize));
+}
+
 bool exclusive_modes_exist() {
   return g_exclusive_modes.load(std::memory_order_relaxed) > 0;
 }

@@ -83,6 +83,11 @@ const ModePtr* find_current_mode();
 // Whether this thread is in a mode.
 bool in_fake_mode();
 
+// Whether an exclusive mode, which is one of Python's to those who use it, is kept out for now with the rest of these:
+// by no_dispatch(), while PyTorch's own FakeTensorMode runs a kernel, while functionalization asks what a view does to
+// sizes. What has no fake among its arguments is real then.
+bool is_kept_out(const ModeState& mode);
+
 // Whether some mode is exclusive, so that calls have to be looked at for fakes of two modes.
 bool exclusive_modes_exist();
 

@@ -90,23 +90,21 @@ bool has_numbers_alone(const Call& call) {
   return true;
 }
 
-// Functionalization runs operators on meta tensors of its own, to learn what a view or a write does to sizes. It keeps
-// Python's modes out of that, and this one as well.
-bool works_out_geometry(const Call& call) {
-  return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) &&
-      c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Functionalize) && !call.has_fake() &&
-      std::all_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
-           return tensor.impl->is_meta();
-         });
+// PyTorch's own FakeTensors are made around a meta tensor, by detaching it first.
+bool makes_fake_of_pytorch(const Call& call) {
+  return call.traits.name == "aten::detach" && call.tensors().front().impl->is_meta();
 }
 
 // Things made from nothing become fake, real tensors stay real among themselves.
 bool stays_real(const Call& call, const ModePtr& mode) {
+  if (is_kept_out(*mode)) {
+    return true;
+  }
   if (!call.traits.takes_tensors || !call.has_non_fake()) {
     return !call.traits.returns_tensors;
   }
   if (rule_for_real_tensors(mode) != RealTensors::kAmongThemselves) {
-    return works_out_geometry(call);
+    return makes_fake_of_pytorch(call);
   }
   if (call.traits.is_factory_like) {
     return false;

@@ -195,6 +195,9 @@ bool UnboxedCall::mode_agrees() const {
     return false;
   }
   if (C10_UNLIKELY(exclusive_modes_exist())) {
+    if (tensors_.empty() && is_kept_out(**mode_)) {
+      return false;
+    }
     const ModePtr* current = find_current_mode();
     return one_mode_ && (current == nullptr || !*current || current->get() == mode_->get());
   }
