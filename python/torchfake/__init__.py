@@ -35,6 +35,7 @@ from torchfake import (
     _legacy_types,
     _methods,
     _mode,
+    _modules,
     _printing,
     _serialization,
     _storages,
@@ -158,6 +159,7 @@ _init.install()
 _legacy_types.install()
 _methods.install()
 _mode.install()
+_modules.install()
 _printing.install()
 _serialization.install()
 _storages.install()

@@ -142,6 +142,9 @@ def _load(
             _, storage_type, key, location, numel = saved
             is_new = key not in storages
             storage = storages.get(key, storage_type, location, numel)
+            if is_new:
+                # Where the data is in the file, for those who will read it later.
+                storage._untyped_storage._checkpoint_offset = zip_file.get_record_offset(f"data/{key}")
             if is_new and numel == 1:
                 storages.fill(key, zip_file.get_record(f"data/{key}"), byteorder)
             return storage

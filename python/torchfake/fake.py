@@ -271,11 +271,13 @@ def write_value(value: Tensor, fake: Tensor) -> None:
 
 class _FakeTensorMeta(type(Tensor)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: Any) -> bool:
-        return is_fake(instance)
+        return isinstance(instance, Tensor) and _C.is_plain_fake(instance)
 
 
 class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
-    """The type to ask for: `isinstance(t, FakeTensor)` is `is_fake(t)`. Fakes are plain tensors otherwise.
+    """The type to ask for: `isinstance(t, FakeTensor)`. Fakes are plain tensors otherwise.
+
+    A wrapper around a fake is no FakeTensor; `is_fake` looks through it.
 
     >>> import torch
     >>> from torchfake import FakeTensor, fake_mode

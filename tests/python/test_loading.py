@@ -362,3 +362,13 @@ def test_an_optimizer_state_dict_is_loaded() -> None:
         fake_optimizer.step()
     moments = fake_optimizer.state[fake_model.weight]["exp_avg"]
     assert is_fake(moments) and moments.device == torch.device("cuda:0")
+
+
+def test_a_storage_says_where_its_data_is_in_the_file(tmp_path: Path) -> None:
+    torch.save({"a": torch.arange(4), "b": torch.ones(1)}, tmp_path / "state.pt")
+    with fake_mode():
+        state = torch.load(tmp_path / "state.pt")
+    offset = state["a"].untyped_storage()._checkpoint_offset
+    data = (tmp_path / "state.pt").read_bytes()[offset : offset + 32]
+    assert torch.frombuffer(bytearray(data), dtype=torch.int64).tolist() == [0, 1, 2, 3]
+    assert isinstance(state["b"].untyped_storage()._checkpoint_offset, int)

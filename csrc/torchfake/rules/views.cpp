@@ -1,6 +1,8 @@
 // Rules about storages: views with free geometry, which a real kernel keeps inside the storage, and pinned memory.
 #include <ATen/native/Resize.h>
+#include <ATen/ops/from_blob.h>
 
+#include <torchfake/dispatch/known_values.h>
 #include <torchfake/rules/rules.h>
 
 namespace torchfake {
@@ -29,11 +31,26 @@ RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(copy));
 }
 
+// set_(self, source, ...) with the storage of real tensors: `torch.ByteTensor(storage)` makes a fake of it.
+RuleResult set_storage(Call& call, const ModePtr& mode) {
+  const c10::Storage storage = call.arg(1).toStorage();
+  const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
+  if (self != nullptr && self->claimed_device().is_cpu() && storage.device().is_cpu()) {
+    const at::Tensor bytes =
+        at::from_blob(storage.mutable_data(), {static_cast<int64_t>(storage.nbytes())}, at::TensorOptions(c10::kByte));
+    call.arg(1) = lift(bytes, mode, /*copy=*/true).storage();
+  }
+  return RuleResult::kContinue;
+}
+
 }  // namespace
 
 Rule find_view_rule(std::string_view name, std::string_view overload) {
   if ((name == "aten::as_strided" || name == "aten::as_strided_") && overload.empty()) {
     return &as_strided;
+  }
+  if (name == "aten::set_" && overload.substr(0, 14) == "source_Storage") {
+    return &set_storage;
   }
   if (name == "aten::_pin_memory" && overload.empty()) {
     return &pin_memory;
