@@ -96,7 +96,7 @@ class MixedModesError(FakeTensorError):
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):
-    """A branch or body of a higher-order operator changes an input, or returns an alias of one."""
+    """An operator without a fake implementation writes to an argument, or returns a view of one, and does not say so."""
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):
@@ -119,6 +119,7 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
     MetadataMismatchError,
     MixedModesError,
     DeviceNotFakedError,
+    UnsupportedMutationAliasingException,
 )
 
 

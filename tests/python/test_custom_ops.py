@@ -19,6 +19,7 @@ from torchfake import (
     DynamicOutputShapeException,
     FakeTensorMode,
     MetadataMismatchError,
+    UnsupportedMutationAliasingException,
     UnsupportedOperatorException,
     cache_info,
     fake_mode,
@@ -103,6 +104,10 @@ def _define(library: torch.library.Library) -> None:
     library.impl("value_of", lambda x: float(x.sum()), "CPU")
     library.define("view_of(Tensor(a) x) -> Tensor(a)")
     library.impl("view_of", lambda x: x[1:], "CPU")
+    library.define("hidden_view(Tensor x) -> Tensor")
+    library.impl("hidden_view", lambda x: x[1:], "CPU")
+    library.define("hidden_write(Tensor x) -> Tensor")
+    library.impl("hidden_write", lambda x: x.add_(1).clone(), "CPU")
     library.define("copy_of(Tensor x) -> Tensor")
     library.impl("copy_of", lambda x: x.clone(), "CPU")
     library.define("pair(Tensor x) -> (Tensor, Tensor)")
@@ -267,10 +272,31 @@ def test_a_fake_implementation_sees_the_claimed_device_and_chooses_its_own(mode:
             ops.from_gpu(torch.rand(3))
 
 
-@pytest.mark.parametrize("name", ["value_of", "view_of"])
-def test_what_zeros_cannot_tell_is_refused(name: str) -> None:
-    with fake_mode(), pytest.raises(UnsupportedOperatorException, match=name):
-        getattr(ops, name)(torch.rand(3))
+def test_what_zeros_cannot_tell_is_refused() -> None:
+    with fake_mode(), pytest.raises(UnsupportedOperatorException, match="value_of"):
+        ops.value_of(torch.rand(3))
+
+
+def test_a_view_that_the_schema_declares_is_a_view() -> None:
+    with fake_mode():
+        for _ in range(2):  # the second time from the cache, where it may be
+            base = torch.rand(3, 4).t()
+            view = ops.view_of(base)
+            assert_same_metadata(view, ops.view_of(torch.rand(3, 4).t()))
+            assert view.shape == (3, 3) and view.stride() == (1, 4) and view.storage_offset() == 1
+            assert view.untyped_storage()._cdata == base.untyped_storage()._cdata
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("hidden_view", "returns a view of an argument"), ("hidden_write", r"writes to argument 'x'")]
+)
+def test_what_the_schema_does_not_declare_is_refused(name: str, what: str) -> None:
+    with fake_mode():
+        x = torch.ones(3)
+        for _ in range(2):
+            with pytest.raises(UnsupportedMutationAliasingException, match=f"{name}: .*{what}.*register_fake"):
+                getattr(ops, name)(x)
+        assert x.tolist() == [1.0] * 3
 
 
 def test_an_expanded_input_is_as_large_as_its_copy() -> None:

@@ -50,6 +50,8 @@ void throw_error(ErrorKind kind, const std::string& op, const std::string& messa
       throw MixedModesError(op, message);
     case ErrorKind::kDeviceNotFaked:
       throw DeviceNotFakedError(op, message);
+    case ErrorKind::kUnsupportedMutationAliasing:
+      throw UnsupportedMutationAliasingException(op, message);
   }
   TORCH_INTERNAL_ASSERT(false, "unknown error kind");
 }

@@ -18,6 +18,7 @@ enum class ErrorKind : uint8_t {
   kMetadataMismatch,  // the cross-check found two answers
   kMixedModes,  // fakes of two modes in one operator, or two kinds of modes at once
   kDeviceNotFaked,  // a device this machine lacks, in a mode that does not fake it
+  kUnsupportedMutationAliasing,  // an operator writes to an argument, or returns a view of one, and does not say so
 };
 
 // Base of all of them. `op()` is the operator's name ("aten::nonzero"), empty where no operator is involved.
@@ -53,6 +54,7 @@ using RealTensorError = TypedError<ErrorKind::kRealTensor>;
 using MetadataMismatchError = TypedError<ErrorKind::kMetadataMismatch>;
 using MixedModesError = TypedError<ErrorKind::kMixedModes>;
 using DeviceNotFakedError = TypedError<ErrorKind::kDeviceNotFaked>;
+using UnsupportedMutationAliasingException = TypedError<ErrorKind::kUnsupportedMutationAliasing>;
 
 // Throws the error of that kind, as its own type. `raise` puts the operator's name before the detail.
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& op, const std::string& message);

@@ -22,6 +22,16 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
+// What such a kernel does to the values of fakes would go unseen.
+[[noreturn]] void refuse_undeclared(const Call& call, const std::string& what) {
+  raise(
+      ErrorKind::kUnsupportedMutationAliasing,
+      call.op_name(),
+      "its CPU kernel, tried on zeros, " + what +
+          ", and its schema does not say so. Say it there, or register a fake implementation with "
+          "torch.library.register_fake.");
+}
+
 // What the inputs take, and what a copy of them would: an expanded one takes little.
 size_t bytes_of(const Call& call) {
   size_t bytes = 0;
@@ -70,11 +80,14 @@ class Zeros {
     return std::nullopt;
   }
 
-  // Whether that is the storage of one of them.
-  bool has(const c10::Storage& storage) const {
-    return std::any_of(storages_.begin(), storages_.end(), [&](const auto& entry) {
-      return entry.second.get() == storage.unsafeGetStorageImpl();
-    });
+  // A fake that `zeros` shares its storage with, or nothing.
+  std::optional<at::Tensor> base_of(const at::Tensor& zeros) const {
+    for (const auto& [fake, made] : made_) {
+      if (made.storage().is_alias_of(zeros.storage())) {
+        return fake;
+      }
+    }
+    return std::nullopt;
   }
 
  private:
@@ -93,6 +106,11 @@ class Zeros {
   std::vector<std::pair<at::Tensor, at::Tensor>> made_;
   std::vector<std::pair<const c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> storages_;
 };
+
+bool are_zeros(const at::Tensor& tensor) {
+  const auto* bytes = static_cast<const char*>(tensor.storage().data());
+  return std::all_of(bytes, bytes + tensor.storage().nbytes(), [](char byte) { return byte == 0; });
+}
 
 c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
   if (value.isTensor()) {
@@ -138,22 +156,31 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
     call.op.callBoxed(&real);
   }
   for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.is_written && tensor.fake != nullptr) {
-      const at::Tensor out(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    if (tensor.fake == nullptr) {
+      continue;
+    }
+    const at::Tensor out(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    if (tensor.is_written) {
       lay_out_as(out, zeros.of(out));
+    } else if (!call.traits.is_builtin && !are_zeros(zeros.of(out))) {
+      refuse_undeclared(call, "writes to " + call.describe(tensor));
     }
   }
   torch::jit::drop(*call.stack, call.num_args());
-  for (const c10::IValue& value : real) {
-    call.stack->push_back(map_tensors(value, [&](const at::Tensor& tensor) -> at::Tensor {
+  for (size_t i = 0; i < real.size(); ++i) {
+    const bool is_alias = call.op.schema().returns()[i].alias_info() != nullptr;
+    call.stack->push_back(map_tensors(real[i], [&](const at::Tensor& tensor) -> at::Tensor {
       if (!tensor.defined()) {
         return tensor;
       }
       if (std::optional<at::Tensor> fake = zeros.fake_of(tensor)) {
         return *fake;
       }
-      if (zeros.has(tensor.storage())) {
-        refuse(call, "its CPU kernel returns a view of an argument");
+      if (std::optional<at::Tensor> base = zeros.base_of(tensor)) {
+        if (!is_alias || base->scalar_type() != tensor.scalar_type()) {
+          refuse_undeclared(call, "returns a view of an argument");
+        }
+        return base->as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
       }
       if (tensor.layout() != c10::kStrided) {
         raise(
