@@ -38,7 +38,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
         fake_cuda: Whether devices that this machine lacks may be claimed. If False, asking for one raises
             `DeviceNotFakedError`.
         known_values: The most elements a fake may have whose values are kept, because they follow from constants by
-            deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none.
+            deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none. All that
+            is kept takes a gigabyte at most.
         selects_all: Whether a mask, or `nonzero`, of values that are not known is taken to select everything, in place
             of an error. A guess, of the most that can be selected: a mixture of experts that routes by values then
             runs with every token at every expert.

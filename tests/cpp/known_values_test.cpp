@@ -114,6 +114,26 @@ TEST(KnownValues, EndAboveTheModesLimit) {
   EXPECT_FALSE(is_known(torch::arange(9)));
 }
 
+TEST(KnownValues, EndWhereAllTogetherAreTooMany) {
+  FakeModeOptions options;
+  const size_t before = known_bytes_in_use();
+  options.known_bytes = before + 3000;
+  const FakeMode mode(options);
+  for (int i = 0; i < 3; ++i) {  // from the kernel, from the cache, from the constant in the cache
+    std::vector<at::Tensor> fakes;
+    for (int j = 0; j < 4; ++j) {
+      fakes.push_back(at::ones({250}));
+    }
+    EXPECT_EQ(fakes[2][0].item().toDouble(), 1.0);
+    EXPECT_THROW(fakes[3][0].item(), DataDependentOutputException);
+    EXPECT_EQ(known_bytes_in_use(), before + 3000);
+    fakes[1].add_(fakes[3]);  // unknown: one place is free again, once nobody holds its bytes
+    fakes.erase(fakes.begin(), fakes.begin() + 2);
+    EXPECT_EQ((fakes[0] + 1)[0].item().toDouble(), 2.0);
+  }
+  EXPECT_EQ(known_bytes_in_use(), before);
+}
+
 TEST(KnownValues, AreNotKeptWithALimitOfZero) {
   FakeMode mode(FakeModeOptions{.known_values = 0});
   EXPECT_FALSE(is_known(torch::ones({1})));

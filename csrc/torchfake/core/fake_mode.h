@@ -38,6 +38,8 @@ struct FakeModeOptions {
   bool fake_cuda = true;
   // The most elements a fake may have whose values are kept because they follow from constants; 0 keeps none.
   int64_t known_values = 16384;
+  // The most bytes that are kept for known values, of all fakes together. What is over it is not known.
+  size_t known_bytes = size_t{1} << 30;
   // Whether factories make known values. If not, they come in with constants alone (torch.tensor, to_fake's `lift`).
   bool known_from_factories = true;
   // Real values travel along with every fake, random ones too, whatever their size: each operator also runs for real.

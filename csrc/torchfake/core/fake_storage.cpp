@@ -80,6 +80,15 @@ StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   return context;
 }
 
+std::atomic<size_t> g_bytes_in_use{0};
+
+// To be called when other bytes stand behind a storage.
+void count(StorageContext& context) {
+  const size_t before = context.counted;
+  context.counted = (context.known ? context.known->nbytes() : 0) + (context.retired ? context.retired->nbytes() : 0);
+  g_bytes_in_use.fetch_add(context.counted - before, std::memory_order_relaxed);
+}
+
 // Points the storage at `data`, keeping its context.
 void repoint(c10::StorageImpl* storage, void* data) {
   c10::DataPtr& old = storage->_mutable_data_ptr_no_checks();
@@ -90,6 +99,7 @@ void repoint(c10::StorageImpl* storage, void* data) {
 }  // namespace
 
 StorageContext::~StorageContext() {
+  g_bytes_in_use -= counted;
   if (observer) {
     observer->on_free(this, device, nbytes);
   }
@@ -130,6 +140,10 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
   }
 }
 
+size_t known_bytes_in_use() {
+  return g_bytes_in_use.load(std::memory_order_relaxed);
+}
+
 void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes) {
   StorageContext* context = ensure_context(storage, device);
   if (context->known) {
@@ -137,6 +151,7 @@ void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusi
   }
   context->repeated.reset();
   context->known = std::move(bytes);
+  count(*context);
   complete_known_bytes(storage);
 }
 
@@ -176,6 +191,7 @@ void forget_known_bytes(c10::StorageImpl* storage) {
   }
   context->retired = std::move(context->known);
   context->unknown.reset();
+  count(*context);
   repoint(storage, nullptr);
   compat::set_write_hook(storage, &refuse_data);
 }

@@ -48,9 +48,14 @@ struct StorageContext {
   std::unique_ptr<RepeatedBytes> repeated;
   // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
   c10::intrusive_ptr<c10::StorageImpl> retired;
+  // How much of known_bytes_in_use() these are.
+  size_t counted = 0;
 
   ~StorageContext();
 };
+
+// The real bytes that stand behind all fakes of the process.
+size_t known_bytes_in_use();
 
 // A new storage of a fake on `device`.
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer);

@@ -3,6 +3,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <torchfake/dispatch/known_values.h>
+
 #include <cstring>
 
 namespace torchfake {
@@ -43,6 +45,9 @@ void remember_constant(const Call& call, const CacheEntry& entry) {
 
 void give_constant(const at::Tensor& output, const CacheEntry& entry) {
   const FakeTensorImpl& fake = *as_fake(output);
+  if (C10_UNLIKELY(!has_room_for(fake, fake.unsafe_storage().nbytes()))) {
+    return;
+  }
   set_known_bytes(fake.storage_impl(), fake.claimed_device(), copy_of(*entry.constant.load(std::memory_order_acquire)));
 }
 

@@ -183,8 +183,16 @@ bool is_in_memory(const FakeTensorImpl& fake) {
   return is_known(fake, std::numeric_limits<int64_t>::max());
 }
 
+bool has_room_for(const FakeTensorImpl& fake, size_t nbytes) {
+  const FakeModeOptions& options = fake.mode()->options;
+  return options.propagate_real_tensors || known_bytes_in_use() + nbytes <= options.known_bytes;
+}
+
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
   c10::StorageImpl* storage = storage_of(fake);
+  if (C10_UNLIKELY(!has_room_for(fake, storage->nbytes()))) {
+    return forget_known_bytes(storage);
+  }
   const bool adoptable = real.strides() == fake.strides() && fills_storage(*real.unsafeGetTensorImpl()) &&
       real.storage().use_count() == 1 && real.storage().nbytes() == storage->nbytes();
   if (adoptable) {

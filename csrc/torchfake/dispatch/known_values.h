@@ -47,8 +47,11 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
 // Whether the values of a fake are known and lie in memory as those of a real tensor do.
 bool is_in_memory(const FakeTensorImpl& fake);
 
+// Whether `nbytes` more may be known of `fake`: not where the fakes of the process know too much already.
+bool has_room_for(const FakeTensorImpl& fake, size_t nbytes);
+
 // Makes the values of `fake` those of `real`, a CPU tensor of the same sizes and dtype. `fake` must be dense and fill
-// its storage.
+// its storage. Where there is no room for them, they are not known.
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
 
 // A fake for a real tensor, with its values known if it is a small CPU tensor that fills its storage: a constant enters
