@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -36,8 +36,21 @@ def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) ->
         with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
             return _real_run_backward(t_outputs, *args, **kwargs)
     # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
-    with in_mode_of(fake):
+    with in_mode_of(fake), _no_search_for_nan():
         return _real_run_backward(t_outputs, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _no_search_for_nan() -> Iterator[None]:
+    """What `detect_anomaly` looks for in gradients are values, of which a fake has none. The rest of it works."""
+    searches = torch.is_anomaly_check_nan_enabled()
+    if searches:
+        torch.set_anomaly_enabled(torch.is_anomaly_enabled(), False)
+    try:
+        yield
+    finally:
+        if searches:
+            torch.set_anomaly_enabled(torch.is_anomaly_enabled(), True)
 
 
 def _find_fake(outputs: Sequence[Any]) -> torch.Tensor | None:

@@ -96,7 +96,7 @@ class MixedModesError(FakeTensorError):
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):
-    """An operator without a fake implementation writes to an argument, or returns a view of one, and does not say so."""
+    """An operator without a fake implementation writes to an argument or returns a view of one, undeclared."""
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):

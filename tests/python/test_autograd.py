@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -286,3 +287,21 @@ def test_gradients_may_be_set_and_accumulate() -> None:
         return held, same, x.grad, x
 
     assert_like_real(program)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_anomalies_that_need_no_values_are_detected(inside: bool) -> None:
+    with fake_mode():
+        layer, x = nn.Linear(2, 3).cuda(), torch.rand(4, 2, device="cuda")
+    with fake_mode() if inside else contextlib.nullcontext(), torch.autograd.detect_anomaly():
+        layer(x).sum().backward()
+        assert layer.weight.grad.shape == (3, 2)
+        y = layer(x).exp()
+        y.add_(1)
+        with (
+            pytest.warns(UserWarning, match="Error detected in ExpBackward0"),
+            pytest.raises(RuntimeError, match="inplace"),
+        ):
+            y.sum().backward()
+        assert torch.is_anomaly_check_nan_enabled()
+    assert not torch.is_anomaly_enabled()
