@@ -1,36 +1,117 @@
 // Random operators: what a real one refuses before it draws.
-#include <ATen/EmptyTensor.h>
-#include <ATen/TensorIterator.h>
+#include <ATen/native/DistributionTemplates.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
 
 namespace torchfake {
 
 namespace {
 
-at::Tensor& random_from_to(
-    at::Tensor& self,
-    int64_t from,
-    std::optional<int64_t> to,
-    std::optional<at::Generator> /*generator*/) {
-  TORCH_CHECK(
-      !to || from < *to, "random_ expects 'from' to be less than 'to', but got from=", from, " >= to=", to.value_or(0));
-  return self;
+namespace templates = at::native::templates;
+using OptGenerator = std::optional<at::Generator>;
+
+// PyTorch's templates check what they are given, and then call the kernel that draws. This one does nothing.
+template <typename Generator>
+struct Draw {
+  template <typename... Arguments>
+  void operator()(const Arguments&... /*arguments*/) const {}
+};
+
+// What has bounds and no more than one part.
+void require_countable(c10::ScalarType dtype, const char* kernel) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !c10::isComplexType(dtype) && !c10::isFloat8Type(dtype) && !c10::isBarebonesUnsignedType(dtype),
+      '"',
+      kernel,
+      "\" not implemented for '",
+      dtype,
+      "'");
 }
 
-at::Tensor& random_to(at::Tensor& self, int64_t to, std::optional<at::Generator> generator) {
+template <typename Generator>
+struct DrawWhole {
+  void operator()(const at::TensorIteratorBase& iterator, const OptGenerator& /*generator*/) const {
+    require_countable(iterator.dtype(), "random_kernel");
+  }
+};
+
+template <typename Generator>
+struct DrawExponential {
+  void operator()(const at::TensorIteratorBase& iterator, double /*lambda*/, const OptGenerator& /*generator*/) const {
+    TORCH_CHECK(
+        c10::isFloatingType(iterator.dtype()),
+        "Exponential distribution is a continuous probability distribution. dtype must be a floating point but you "
+        "specified ",
+        iterator.dtype());
+  }
+};
+
+template <typename Generator>
+struct DrawNormal {
+  void operator()(at::Tensor& self, double /*mean*/, double /*std*/, const OptGenerator& /*generator*/) const {
+    at::TensorIterator::nullary_op(self);
+  }
+};
+
+template <typename Generator>
+struct DrawBernoulli {
+  void operator()(const at::Tensor& self, const at::Tensor& p, const OptGenerator& /*generator*/) const {
+    p.expand(self.sizes());
+    require_countable(self.scalar_type(), "bernoulli_tensor_self_");
+    require_floating(p, "bernoulli_tensor_p_");
+  }
+};
+
+at::Tensor& random_(at::Tensor& self, OptGenerator generator) {
+  return templates::random_impl<DrawWhole, at::Generator>(self, std::move(generator));
+}
+
+at::Tensor& random_from_to(at::Tensor& self, int64_t from, std::optional<int64_t> to, OptGenerator generator) {
+  return templates::random_from_to_impl<Draw, at::Generator>(self, from, to, std::move(generator));
+}
+
+at::Tensor& random_to(at::Tensor& self, int64_t to, OptGenerator generator) {
   return random_from_to(self, 0, to, std::move(generator));
+}
+
+at::Tensor& normal_(at::Tensor& self, double mean, double std, OptGenerator generator) {
+  return templates::normal_impl_<DrawNormal, at::Generator>(self, mean, std, std::move(generator));
+}
+
+at::Tensor& log_normal_(at::Tensor& self, double mean, double std, OptGenerator generator) {
+  return templates::log_normal_impl_<Draw, at::Generator>(self, mean, std, std::move(generator));
+}
+
+at::Tensor& cauchy_(at::Tensor& self, double median, double sigma, OptGenerator generator) {
+  return templates::cauchy_impl_<Draw, at::Generator>(self, median, sigma, std::move(generator));
+}
+
+at::Tensor& exponential_(at::Tensor& self, double lambda, OptGenerator generator) {
+  return templates::exponential_impl_<DrawExponential, at::Generator>(self, lambda, std::move(generator));
+}
+
+at::Tensor& geometric_(at::Tensor& self, double p, OptGenerator generator) {
+  return templates::geometric_impl_<Draw, at::Generator>(self, p, std::move(generator));
+}
+
+at::Tensor& bernoulli_with(at::Tensor& self, double p, OptGenerator generator) {
+  return templates::bernoulli_impl_<Draw, at::Generator>(self, p, std::move(generator));
+}
+
+at::Tensor& bernoulli_each(at::Tensor& self, const at::Tensor& p, OptGenerator generator) {
+  return templates::bernoulli_impl_<DrawBernoulli, at::Generator>(self, p, std::move(generator));
 }
 
 at::Tensor randperm_generator(
     int64_t n,
-    std::optional<at::Generator> /*generator*/,
+    OptGenerator /*generator*/,
     std::optional<at::ScalarType> dtype,
     std::optional<at::Layout> /*layout*/,
     std::optional<at::Device> /*device*/,
     std::optional<bool> /*pin_memory*/) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
-  return at::detail::empty_meta({n}, dtype.value_or(c10::kLong));
+  return empty({n}, dtype.value_or(c10::kLong));
 }
 
 at::Tensor randperm(
@@ -40,19 +121,6 @@ at::Tensor randperm(
     std::optional<at::Device> device,
     std::optional<bool> pin_memory) {
   return randperm_generator(n, std::nullopt, dtype, layout, device, pin_memory);
-}
-
-at::Tensor& geometric_(at::Tensor& self, double p, std::optional<at::Generator> /*generator*/) {
-  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
-  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"geometric_\" not implemented for '", self.scalar_type(), "'");
-  at::TensorIterator::nullary_op(self);
-  return self;
-}
-
-at::Tensor& normal_(at::Tensor& self, double /*mean*/, double std, std::optional<at::Generator> /*generator*/) {
-  TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
-  at::TensorIterator::nullary_op(self);
-  return self;
 }
 
 // Categories are drawn as floats.
@@ -70,19 +138,15 @@ std::vector<int64_t> multinomial_sizes(const at::Tensor& self, int64_t num_sampl
   return self.dim() == 1 ? std::vector<int64_t>{num_samples} : std::vector<int64_t>{self.size(0), num_samples};
 }
 
-at::Tensor multinomial(
-    const at::Tensor& self,
-    int64_t num_samples,
-    bool replacement,
-    std::optional<at::Generator> /*generator*/) {
-  return at::detail::empty_meta(multinomial_sizes(self, num_samples, replacement), c10::kLong);
+at::Tensor multinomial(const at::Tensor& self, int64_t num_samples, bool replacement, OptGenerator /*generator*/) {
+  return empty(multinomial_sizes(self, num_samples, replacement), c10::kLong);
 }
 
 at::Tensor& multinomial_out(
     const at::Tensor& self,
     int64_t num_samples,
     bool replacement,
-    std::optional<at::Generator> /*generator*/,
+    OptGenerator /*generator*/,
     at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == c10::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
   out.resize_(multinomial_sizes(self, num_samples, replacement));
@@ -92,17 +156,22 @@ at::Tensor& multinomial_out(
 }  // namespace
 
 KernelList random_kernels() {
+  namespace ops = at::_ops;
   return {
-      native_kernel<
-          at::Tensor&(at::Tensor&, int64_t, std::optional<int64_t>, std::optional<at::Generator>),
-          &random_from_to>("aten::random_.from"),
-      native_kernel<at::Tensor&(at::Tensor&, int64_t, std::optional<at::Generator>), &random_to>("aten::random_.to"),
-      native_kernel<decltype(randperm), &randperm>("aten::randperm"),
-      native_kernel<decltype(geometric_), &geometric_>("aten::geometric_"),
-      native_kernel<decltype(normal_), &normal_>("aten::normal_"),
-      native_kernel<decltype(multinomial), &multinomial>("aten::multinomial"),
-      native_kernel<decltype(multinomial_out), &multinomial_out>("aten::multinomial.out"),
-      native_kernel<decltype(randperm_generator), &randperm_generator>("aten::randperm.generator"),
+      kernel<ops::random_, &random_>(),
+      kernel<ops::random__from, &random_from_to>(),
+      kernel<ops::random__to, &random_to>(),
+      kernel<ops::normal_, &normal_>(),
+      kernel<ops::log_normal_, &log_normal_>(),
+      kernel<ops::cauchy_, &cauchy_>(),
+      kernel<ops::exponential_, &exponential_>(),
+      kernel<ops::geometric_, &geometric_>(),
+      kernel<ops::bernoulli__float, &bernoulli_with>(),
+      kernel<ops::bernoulli__Tensor, &bernoulli_each>(),
+      kernel<ops::randperm, &randperm>(),
+      kernel<ops::randperm_generator, &randperm_generator>(),
+      kernel<ops::multinomial, &multinomial>(),
+      kernel<ops::multinomial_out, &multinomial_out>(),
   };
 }
 
