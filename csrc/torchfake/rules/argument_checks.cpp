@@ -23,20 +23,6 @@ RuleResult written_once(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// masked_scatter(self, mask, source)
-RuleResult masked_scatter(Call& call, const ModePtr& /*mode*/) {
-  check_written_once(call);
-  const c10::ScalarType dtype = call.arg(1).toTensor().scalar_type();
-  TORCH_CHECK(
-      dtype == c10::kBool,
-      "masked_scatter_ only supports boolean masks, but got mask with dtype ",
-      c10::toString(dtype));
-  if (call.traits.args[0].is_written) {
-    call.arg(1).toTensor().expand(call.arg(0).toTensor().sizes());
-  }
-  return RuleResult::kContinue;
-}
-
 // gelu(self, approximate)
 RuleResult gelu(Call& call, const ModePtr& /*mode*/) {
   const std::string_view approximate = call.arg(1).toStringView();
@@ -128,22 +114,6 @@ RuleResult diagonal_scatter(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// put(self, index, source, accumulate)
-RuleResult put(Call& call, const ModePtr& /*mode*/) {
-  check_written_once(call);
-  const at::Tensor index = call.arg(1).toTensor();
-  const at::Tensor source = call.arg(2).toTensor();
-  TORCH_CHECK_INDEX(
-      call.arg(0).toTensor().numel() > 0 || index.numel() == 0, "put_(): Tried to put elements into an empty tensor");
-  TORCH_CHECK_INDEX(
-      source.numel() == index.numel(),
-      "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
-      source.numel(),
-      ", index.numel() = ",
-      index.numel());
-  return RuleResult::kContinue;
-}
-
 // The CPU looks whether there is anything to select from.
 void check_selectable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && index.numel() > 0;
@@ -198,7 +168,13 @@ std::optional<std::vector<int64_t>> indexed_sizes(
     TORCH_CHECK_INDEX(
         i >= static_cast<size_t>(self.dim()) || self.size(static_cast<int64_t>(i)) > 0 || index->numel() == 0,
         "index is out of bounds for dimension with size 0");
-    broadcast = given == 0 ? index->sizes().vec() : at::infer_size(broadcast, index->sizes());
+    TORCH_CHECK_INDEX(
+        at::are_expandable(broadcast, index->sizes()),
+        "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+        c10::IntArrayRef(broadcast),
+        ", ",
+        index->sizes());
+    broadcast = at::infer_size(broadcast, index->sizes());
     first = std::min(first, i);
     last = i;
     ++given;
@@ -242,12 +218,11 @@ struct Check {
   Rule rule;
 };
 
-constexpr std::array<Check, 20> kChecks = {{
+constexpr std::array<Check, 18> kChecks = {{
     {"gelu", &gelu},
     {"mm", &mm},
     {"as_strided_copy", &within_storage<1>},
     {"as_strided_scatter", &within_storage<2>},
-    {"masked_scatter", &masked_scatter},
     {"addbmm", &written_once},
     {"cumsum", &written_once},
     {"cumprod", &written_once},
@@ -256,7 +231,6 @@ constexpr std::array<Check, 20> kChecks = {{
     {"slice_scatter", &slice_scatter},
     {"select_scatter", &select_scatter},
     {"diagonal_scatter", &diagonal_scatter},
-    {"put", &put},
     {"index_select", &index_select},
     {"embedding", &embedding},
     {"renorm", &renorm},

@@ -154,11 +154,31 @@ at::Tensor per_sample_weights_backward(
   return empty({indices.size(0)}, grad.scalar_type());
 }
 
+at::Tensor& renorm_rows(at::Tensor& self, const at::Tensor& indices) {
+  TORCH_CHECK(
+      self.dim() == 2,
+      "Expected 2-dimensional tensor, but got ",
+      self.dim(),
+      "-dimensional tensor for argument #1 'self' (while checking arguments for embedding_renorm_)");
+  TORCH_CHECK(
+      indices.scalar_type() == c10::kLong || indices.scalar_type() == c10::kInt,
+      "Expected tensor for argument #2 'indices' to have one of the following scalar types: Long, Int; but got ",
+      indices.scalar_type(),
+      " instead (while checking arguments for embedding_renorm_)");
+  TORCH_CHECK(
+      indices.numel() == 0 || self.is_floating_point() || self.is_complex(),
+      "norm(): input dtype should be either floating point or complex. Got ",
+      self.scalar_type(),
+      " instead.");
+  return self;
+}
+
 }  // namespace
 
 KernelList embedding_kernels() {
   namespace ops = at::_ops;
   return {
+      kernel<ops::embedding_renorm_, &renorm_rows>(),
       kernel<ops::_embedding_bag, &with_all_arguments<true>>(),
       kernel<ops::_embedding_bag_forward_only, &with_all_arguments<false>>(),
       kernel<ops::_embedding_bag_backward, &backward>(),

@@ -1,5 +1,6 @@
-// Operators that write one value to some places of a tensor.
+// Operators that write to some places of a tensor.
 #include <ATen/Dispatch.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 
 #include <torchfake/rules/forms.h>
@@ -65,11 +66,123 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
   return self;
 }
 
+// masked_scatter_(self, mask, source). How many elements of the source it takes is for the mask's values to say.
+at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
+  at::assert_no_internal_overlap(self);
+  TORCH_CHECK(
+      self.scalar_type() == source.scalar_type(),
+      "masked_scatter: expected self and source to have same dtypes but got ",
+      self.scalar_type(),
+      " and ",
+      source.scalar_type());
+  TORCH_CHECK(
+      mask.scalar_type() == c10::kBool,
+      "masked_scatter_ only supports boolean masks, but got mask with dtype ",
+      mask.scalar_type());
+  mask.expand(self.sizes());
+  return self;
+}
+
+// put_(self, index, source): places in the flattened tensor.
+at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& source) {
+  TORCH_CHECK(
+      index.scalar_type() == c10::kLong, "put_(): Expected a long tensor for index, but got ", index.scalar_type());
+  TORCH_CHECK(
+      self.scalar_type() == source.scalar_type(),
+      "put_(): self and source expected to have the same dtype, but got self.dtype = ",
+      self.scalar_type(),
+      " and source.dtype = ",
+      source.scalar_type());
+  TORCH_CHECK_INDEX(
+      source.numel() == index.numel(),
+      "put_(): Expected source and index to have the same number of elements, but got source.numel() = ",
+      source.numel(),
+      ", index.numel() = ",
+      index.numel());
+  TORCH_CHECK_INDEX(self.numel() != 0 || index.numel() == 0, "put_(): Tried to put elements into an empty tensor");
+  at::assert_no_internal_overlap(self);
+  at::assert_no_overlap(self, index);
+  at::assert_no_overlap(self, source);
+  return self;
+}
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+bool is_mask(const at::Tensor& index) {
+  return index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
+}
+
+// Each mask stands for an index along every dimension that it covers.
+void check_indices(const at::Tensor& self, const Indices& indices) {
+  int64_t dims = 0;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (!index || !index->defined()) {
+      ++dims;
+      continue;
+    }
+    at::assert_no_overlap(self, *index);
+    if (!is_mask(*index)) {
+      ++dims;
+      continue;
+    }
+    for (int64_t i = 0; i < index->dim() && dims < self.dim(); ++i, ++dims) {
+      TORCH_CHECK_INDEX(
+          index->size(i) == self.size(dims),
+          "The shape of the mask ",
+          index->sizes(),
+          " at index ",
+          i,
+          " does not match the shape of the indexed tensor ",
+          self.sizes(),
+          " at index ",
+          dims);
+    }
+  }
+  TORCH_CHECK_INDEX(
+      static_cast<int64_t>(indices.size()) <= self.dim(),
+      "too many indices for tensor of dimension ",
+      self.dim(),
+      " (got ",
+      indices.size(),
+      ')');
+}
+
+// x[mask] = number fills, and a number is of any dtype.
+bool fills(const Indices& indices, const at::Tensor& values, bool accumulate) {
+  if (accumulate || values.numel() != 1) {
+    return false;
+  }
+  size_t masks = 0;
+  for (const std::optional<at::Tensor>& index : indices) {
+    if (index && index->defined()) {
+      masks += is_mask(*index) ? 1 : 2;
+    }
+  }
+  return masks == 1;
+}
+
+// _index_put_impl_(self, indices, values, accumulate), to an expanded tensor too. That values fit is checked before.
+at::Tensor& index_put_(at::Tensor& self, const Indices& indices, const at::Tensor& values, bool accumulate) {
+  at::assert_no_overlap(self, values);
+  check_indices(self, indices);
+  TORCH_CHECK(
+      self.scalar_type() == values.scalar_type() || fills(indices, values, accumulate),
+      "Index put requires the source and destination dtypes match, got ",
+      self.scalar_type(),
+      " for the destination and ",
+      values.scalar_type(),
+      " for the source.");
+  return self;
+}
+
 }  // namespace
 
 KernelList filling_kernels() {
   namespace ops = at::_ops;
   return {
+      kernel<ops::masked_scatter_, &masked_scatter_>(),
+      kernel<ops::put_, &put_>(),
+      kernel<ops::_index_put_impl_, &index_put_>(),
       kernel<ops::index_fill__int_Scalar, &index_fill_scalar>(),
       kernel<ops::index_fill__int_Tensor, &index_fill_tensor>(),
       kernel<ops::masked_fill__Scalar, &masked_fill_scalar>(),
