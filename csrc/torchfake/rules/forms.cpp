@@ -130,6 +130,10 @@ void write_contiguous(const OutRule::Tensors& outs, const OutRule::Tensors& resu
   for (size_t i = 0; i < outs.size(); ++i) {
     check_castable(results[i].scalar_type(), outs[i].scalar_type());
   }
+  write_copy(outs, results);
+}
+
+void write_copy(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
   for (size_t i = 0; i < outs.size(); ++i) {
     at::native::resize_output(outs[i], results[i].sizes());
   }

@@ -72,6 +72,9 @@ struct OutRule {
 // The kernel fills a contiguous result, or copies into what is there.
 void write_contiguous(const OutRule::Tensors& outs, const OutRule::Tensors& results);
 
+// The result is copied, whatever the dtypes.
+void write_copy(const OutRule::Tensors& outs, const OutRule::Tensors& results);
+
 // A library that works on columns: it writes to arguments that are empty or laid out as it needs them, and otherwise to
 // tensors of its own, which are copied.
 void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results);

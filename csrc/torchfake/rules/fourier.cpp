@@ -2,7 +2,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_fft_c2c.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
 
 #include <algorithm>
 #include <numeric>
@@ -93,10 +93,14 @@ at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normali
 }  // namespace
 
 KernelList fourier_kernels() {
+  namespace ops = at::_ops;
   return {
-      native_kernel<decltype(fft_c2c), &fft_c2c>("aten::_fft_c2c"),
-      native_kernel<decltype(fft_r2c), &fft_r2c>("aten::_fft_r2c"),
-      native_kernel<decltype(fft_c2r), &fft_c2r>("aten::_fft_c2r"),
+      kernel<ops::_fft_c2c, &fft_c2c>(),
+      out_form<ops::_fft_c2c_out, ops::_fft_c2c>(&write_copy),
+      kernel<ops::_fft_r2c, &fft_r2c>(),
+      out_form<ops::_fft_r2c_out, ops::_fft_r2c>(&write_copy),
+      kernel<ops::_fft_c2r, &fft_c2r>(),
+      out_form<ops::_fft_c2r_out, ops::_fft_c2r>(&write_copy),
   };
 }
 

@@ -226,6 +226,7 @@ KernelList linalg_kernels() {
   namespace ops = at::_ops;
   return {
       kernel<ops::cholesky, &cholesky>(),
+      out_form<ops::cholesky_out, ops::cholesky>(&write_contiguous),
       kernel<ops::cholesky_inverse, &cholesky_inverse>(),
       out_form<ops::cholesky_inverse_out, ops::cholesky_inverse>(),
       kernel<ops::_cholesky_solve_helper, &cholesky_solve_helper>(),

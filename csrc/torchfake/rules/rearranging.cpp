@@ -7,7 +7,7 @@
 #include <ATen/ops/index_add_meta_dispatch.h>
 #include <ATen/ops/index_reduce_meta_dispatch.h>
 
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
 
 namespace torchfake {
 
@@ -199,7 +199,8 @@ KernelList rearranging_kernels() {
       native_kernel<decltype(index_add_), &index_add_>("aten::index_add_"),
       native_kernel<decltype(index_reduce), &index_reduce>("aten::index_reduce"),
       native_kernel<decltype(index_reduce_), &index_reduce_>("aten::index_reduce_"),
-      native_kernel<decltype(narrow_copy), &narrow_copy>("aten::narrow_copy"),
+      kernel<at::_ops::narrow_copy, &narrow_copy>(),
+      out_form<at::_ops::narrow_copy_out, at::_ops::narrow_copy>(OutDtype::kSame),
       native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),
