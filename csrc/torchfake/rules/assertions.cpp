@@ -1,0 +1,38 @@
+// Assertions about values, which run beside the program and tell late: what they look at has to be one value.
+#include <c10/core/DefaultDtype.h>
+
+#include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
+
+namespace torchfake {
+
+namespace {
+
+void check_one_value(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() != 0, "Boolean value of Tensor with no values is ambiguous");
+  TORCH_CHECK(self.numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
+}
+
+// Returns a token, so that what depends on it comes after.
+at::Tensor in_order(const at::Tensor& self, std::string_view /*assert_msg*/, const at::Tensor& dep_token) {
+  check_one_value(self);
+  return dep_token.clone();
+}
+
+at::Tensor token(std::optional<c10::ScalarType> dtype) {
+  return empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+}
+
+}  // namespace
+
+KernelList assertion_kernels() {
+  namespace ops = at::_ops;
+  return {
+      kernel<ops::_assert_async, &check_one_value>(),
+      kernel<ops::_assert_async_msg, &check_one_value>(),
+      kernel<ops::_functional_assert_async_msg, &in_order>(),
+      kernel<ops::_make_dep_token, &token>(),
+  };
+}
+
+}  // namespace torchfake
