@@ -31,9 +31,9 @@ def answered_by(name: str, own: dict[str, bool]) -> str:
         return "rule" if own[name] else "native"
     if has("CompositeImplicitAutograd") and not has("Meta"):
         return "decomposition"
-    if has("CompositeExplicitAutograd"):
+    if has("CompositeExplicitAutograd") or has("CompositeExplicitAutogradNonFunctional"):
         return "composite"
-    if has("Meta") or has("CompositeExplicitAutogradNonFunctional"):
+    if has("Meta"):
         return "python"
     return "zeros" if has("CPU") else "not at all"
 

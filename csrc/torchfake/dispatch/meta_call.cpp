@@ -95,10 +95,19 @@ void numbers_to_meta(Call& call) {
   }
 }
 
-// A composite kernel is what every backend runs, and the truest answer there is. Prims are the other way round: theirs
-// calls the operator it stands for.
-bool runs_composite(const Call& call) {
-  return call.traits.is_aten && call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+// The key of the composite that answers, if one does. It is what every backend runs, and the truest answer there is.
+// Prims are the other way round: theirs calls the operator it stands for.
+std::optional<c10::DispatchKey> composite_key(const Call& call) {
+  if (call.traits.native != nullptr || !call.traits.is_aten) {
+    return std::nullopt;
+  }
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (call.op.hasKernelForDispatchKey(key)) {
+      return key;
+    }
+  }
+  return std::nullopt;
 }
 
 // Whether the kernel that runs on this thread is one of the Meta key's, which is to say Python's.
@@ -111,19 +120,6 @@ thread_local bool t_in_python_kernel = false;
 struct CastsInside {};
 
 thread_local std::optional<c10::DeviceType> t_may_cast;
-
-// The key of the composite that answers, if one does.
-std::optional<c10::DispatchKey> composite_key(const Call& call) {
-  if (call.traits.native != nullptr || !call.traits.is_aten) {
-    return std::nullopt;
-  }
-  if (runs_composite(call)) {
-    return c10::DispatchKey::CompositeExplicitAutograd;
-  }
-  const auto key = c10::DispatchKey::CompositeExplicitAutogradNonFunctional;
-  const bool is_on_meta = !call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
-  return is_on_meta && call.op.hasKernelForDispatchKey(key) ? std::optional(key) : std::nullopt;
-}
 
 // The device type for which operators that this composite calls would be cast.
 std::optional<c10::DeviceType> autocast_type(const Call& call, c10::Device device) {
@@ -158,9 +154,9 @@ bool asked_for_data(const c10::Error& error) {
 }
 
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
-void call_composite(Call& call) {
+void call_composite(Call& call, c10::DispatchKey key) {
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+    return call.op.callBoxedForDispatchKey(key, *call.stack);
   }
   const size_t below = call.stack->size() - call.num_args();
   const std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
@@ -171,7 +167,7 @@ void call_composite(Call& call) {
     call_on_meta_key(call);
   };
   try {
-    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+    return call.op.callBoxedForDispatchKey(key, *call.stack);
   } catch (const FakeTensorError&) {
   } catch (const c10::NotImplementedError&) {
   } catch (const c10::Error& error) {
@@ -186,12 +182,12 @@ void run_kernel(Call& call) {
   if (call.traits.native != nullptr) {
     numbers_to_meta(call);
     call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
-  } else if (runs_composite(call)) {
+  } else if (const std::optional<c10::DispatchKey> key = composite_key(call)) {
     numbers_to_meta(call);
     Scoped kind(t_in_python_kernel, false);
-    call_composite(call);
+    call_composite(call, *key);
   } else {
-    Scoped kind(t_in_python_kernel, !composite_key(call));
+    Scoped kind(t_in_python_kernel, true);
     call_on_meta_key(call);
   }
 }
@@ -231,7 +227,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   InKernel in_kernel;
   ClaimedDevice claimed(device);
   c10::impl::ForceDispatchKeyGuard keys(
-      kernel_keys(/*counts_versions=*/call.traits.native != nullptr || runs_composite(call)));
+      kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
   try {
     run_kernel(call);

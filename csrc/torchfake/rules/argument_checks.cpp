@@ -83,37 +83,6 @@ RuleResult within_storage(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-void check_source(const at::Tensor& source, const at::Tensor& slice) {
-  TORCH_CHECK(
-      source.sizes() == slice.sizes(),
-      "expected src to have a size equal to the slice of self. src size = ",
-      source.sizes(),
-      ", slice size = ",
-      slice.sizes());
-}
-
-// slice_scatter(self, src, dim, start, end, step)
-RuleResult slice_scatter(Call& call, const ModePtr& /*mode*/) {
-  const auto number = [&](size_t arg) { return call.arg(arg).toOptional<int64_t>(); };
-  const at::Tensor self = call.arg(0).toTensor();
-  check_source(call.arg(1).toTensor(), self.slice(call.arg(2).toInt(), number(3), number(4), call.arg(5).toInt()));
-  return RuleResult::kContinue;
-}
-
-// select_scatter(self, src, dim, index)
-RuleResult select_scatter(Call& call, const ModePtr& /*mode*/) {
-  const at::Tensor self = call.arg(0).toTensor();
-  check_source(call.arg(1).toTensor(), self.select(call.arg(2).toInt(), call.arg(3).toInt()));
-  return RuleResult::kContinue;
-}
-
-// diagonal_scatter(self, src, offset, dim1, dim2)
-RuleResult diagonal_scatter(Call& call, const ModePtr& /*mode*/) {
-  const at::Tensor self = call.arg(0).toTensor();
-  check_source(call.arg(1).toTensor(), self.diagonal(call.arg(2).toInt(), call.arg(3).toInt(), call.arg(4).toInt()));
-  return RuleResult::kContinue;
-}
-
 // The CPU looks whether there is anything to select from.
 void check_selectable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && index.numel() > 0;
@@ -218,7 +187,7 @@ struct Check {
   Rule rule;
 };
 
-constexpr std::array<Check, 18> kChecks = {{
+constexpr std::array<Check, 15> kChecks = {{
     {"gelu", &gelu},
     {"mm", &mm},
     {"as_strided_copy", &within_storage<1>},
@@ -228,9 +197,6 @@ constexpr std::array<Check, 18> kChecks = {{
     {"cumprod", &written_once},
     {"addr", &addr},
     {"addmm", &addmm},
-    {"slice_scatter", &slice_scatter},
-    {"select_scatter", &select_scatter},
-    {"diagonal_scatter", &diagonal_scatter},
     {"index_select", &index_select},
     {"embedding", &embedding},
     {"renorm", &renorm},

@@ -1,6 +1,5 @@
-// Operators that move elements about: flip, roll, copies of views.
+// Operators that move elements about: flip, roll, repeat.
 #include <ATen/EmptyTensor.h>
-#include <ATen/InferSize.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
@@ -170,27 +169,10 @@ at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats) {
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
-at::Tensor view_copy(const at::Tensor& self, at::IntArrayRef size) {
-  return at::detail::empty_meta(at::infer_size(size, self.numel()), self.scalar_type());
-}
-
-at::Tensor diag_embed(const at::Tensor& self, int64_t offset, int64_t dim1, int64_t dim2) {
-  const int64_t first = c10::maybe_wrap_dim(dim1, self.dim() + 1);
-  const int64_t second = c10::maybe_wrap_dim(dim2, self.dim() + 1);
-  TORCH_CHECK(first != second, "diagonal dimensions cannot be identical ", dim1, ", ", dim2);
-  const int64_t length = std::abs(offset) + self.size(-1);
-  std::vector<int64_t> sizes = self.sizes().vec();
-  sizes.pop_back();
-  sizes.insert(sizes.begin() + std::min(first, second), length);
-  sizes.insert(sizes.begin() + std::max(first, second), length);
-  return at::detail::empty_meta(sizes, self.scalar_type());
-}
-
 }  // namespace
 
 KernelList rearranging_kernels() {
   return {
-      native_kernel<decltype(diag_embed), &diag_embed>("aten::diag_embed"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &flip>("aten::flip"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef), &roll>("aten::roll"),
       native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &repeat>("aten::repeat"),
@@ -203,7 +185,6 @@ KernelList rearranging_kernels() {
       out_form<at::_ops::narrow_copy_out, at::_ops::narrow_copy>(OutDtype::kSame),
       native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),
       native_kernel<decltype(masked_scatter_backward), &masked_scatter_backward>("aten::masked_scatter_backward"),
-      native_kernel<at::Tensor(const at::Tensor&, at::IntArrayRef), &view_copy>("aten::view_copy"),
   };
 }
 
