@@ -129,3 +129,19 @@ def test_right_singular_vectors_lie_in_rows_on_a_gpu():
     with fake_mode():
         assert torch.linalg.svd(torch.rand(4, 3), full_matrices=False)[2].stride() == (1, 3)
         assert torch.linalg.svd(torch.rand(4, 3, device="cuda"), full_matrices=False)[2].stride() == (3, 1)
+
+
+@pytest.mark.parametrize("sizes", [((5, 3), (5, 2)), ((3, 5), (3, 2)), ((2, 5, 3), (2, 5)), ((2, 4, 4), (1, 4, 2))])
+@pytest.mark.parametrize("driver", [None, "gels", "gelsy", "gelsd"])
+def test_least_squares_need_no_values_where_the_rank_decides_nothing(sizes, driver):
+    matrix, right = (torch.rand(size) for size in sizes)
+    real = torch.linalg.lstsq(matrix, right, driver=driver)
+    with fake_mode():
+        arguments = torch.rand(sizes[0]), torch.rand(sizes[1])
+        if driver == "gelsd" and sizes[0][-2] > sizes[0][-1]:
+            with pytest.raises(DynamicOutputShapeException, match="full rank"):
+                torch.linalg.lstsq(*arguments, driver=driver)
+        else:
+            fake = torch.linalg.lstsq(*arguments, driver=driver)
+            assert [(x.shape, x.stride(), x.dtype) for x in fake] == [(x.shape, x.stride(), x.dtype) for x in real]
+            assert torch.linalg.lstsq(arguments[0].cuda(), arguments[1].cuda()).rank.shape == (0,)

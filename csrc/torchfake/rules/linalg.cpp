@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_lu_solve_meta_dispatch.h>
 
+#include <torchfake/core/errors.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -220,6 +221,83 @@ at::Tensor addbmm(
   return addbmm_out(self, batch1, batch2, beta, alpha, out);
 }
 
+// The drivers of least squares, by what they find on the way.
+struct Driver {
+  bool finds_rank;
+  bool finds_singular_values;  // leaves residuals where the rank is full
+  bool leaves_residuals;
+};
+
+Driver driver_of(const std::optional<std::string_view>& name) {
+  if (claimed_device().is_cuda()) {
+    TORCH_CHECK(!name || *name == "gels", "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA");
+  }
+  const std::string_view driver = name.value_or(claimed_device().is_cuda() ? "gels" : "gelsy");
+  TORCH_CHECK(
+      driver == "gels" || driver == "gelsy" || driver == "gelsd" || driver == "gelss",
+      "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)");
+  const bool by_values = driver == "gelsd" || driver == "gelss";
+  return {driver != "gels", by_values, driver != "gelsy"};
+}
+
+void check_least_squares(const at::Tensor& self, const at::Tensor& other, bool is_vector) {
+  TORCH_CHECK(self.dim() >= 2, "torch.linalg.lstsq: input must have at least 2 dimensions.");
+  TORCH_CHECK(other.dim() >= 1, "torch.linalg.lstsq: other must have at least 1 dimension.");
+  TORCH_CHECK(
+      self.scalar_type() == other.scalar_type(),
+      "torch.linalg.lstsq: Expected input and other to have the same dtype, but got input's dtype ",
+      self.scalar_type(),
+      " and other's dtype ",
+      other.scalar_type());
+  TORCH_CHECK(
+      self.dim() == other.dim() || is_vector,
+      "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and (input.dim() - other.dim()) <= 1");
+  TORCH_CHECK(
+      self.size(-2) == other.size(is_vector ? -1 : -2),
+      "torch.linalg.lstsq: input.size(-2) should match other.size(",
+      is_vector ? -1 : -2,
+      ')');
+  at::native::checkFloatingOrComplex(self, "torch.linalg.lstsq");
+}
+
+// LAPACK leaves the solution in the place of the right side, which has as many rows as there are equations, if not more.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> least_squares(
+    const at::Tensor& self,
+    const at::Tensor& other,
+    std::optional<double> /*rcond*/,
+    std::optional<std::string_view> driver_name) {
+  const bool is_vector = self.dim() >= 2 && other.dim() >= 1 && at::native::linalg_solve_is_vector_rhs(self, other);
+  check_least_squares(self, other, is_vector);
+  const Driver driver = driver_of(driver_name);
+  const int64_t rows = self.size(-2);
+  const int64_t columns = self.size(-1);
+  const bool has_residuals = rows > columns && driver.leaves_residuals && self.numel() > 0;
+  if (has_residuals && driver.finds_singular_values) {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        "aten::linalg_lstsq",
+        "this driver leaves residuals where the matrix has full rank, and that is for its values to say. Use 'gels' or "
+        "'gelsy'.");
+  }
+  const at::Tensor right = is_vector ? other.unsqueeze(-1) : other;
+  const std::vector<int64_t> batch =
+      at::infer_size(self.sizes().slice(0, self.dim() - 2), right.sizes().slice(0, right.dim() - 2));
+  const auto sized = [&](std::initializer_list<int64_t> last) {
+    std::vector<int64_t> sizes = batch;
+    sizes.insert(sizes.end(), last);
+    return sizes;
+  };
+  const c10::ScalarType real = c10::toRealValueType(self.scalar_type());
+  const int64_t values = std::min(rows, columns);
+  at::Tensor solution =
+      column_major(sized({std::max(rows, columns), right.size(-1)}), self.scalar_type()).narrow(-2, 0, columns);
+  return {
+      is_vector ? solution.squeeze(-1) : solution,
+      empty(has_residuals ? sized({right.size(-1)}) : std::vector<int64_t>{0}, real),
+      empty(driver.finds_rank ? self.sizes().slice(0, self.dim() - 2).vec() : std::vector<int64_t>{0}, c10::kLong),
+      empty(driver.finds_singular_values ? sized({values}) : std::vector<int64_t>{0}, real)};
+}
+
 }  // namespace
 
 KernelList linalg_kernels() {
@@ -242,6 +320,7 @@ KernelList linalg_kernels() {
       out_form<ops::linalg_eig_out, ops::linalg_eig>(&write_columns),
       kernel<ops::_linalg_eigvals, &eigvals>(),
       out_form<ops::linalg_eigvals_out, ops::_linalg_eigvals>(),
+      kernel<ops::linalg_lstsq, &least_squares>(),
       kernel<ops::linalg_matrix_exp, &matrix_exp>(),
       kernel<ops::_linalg_svd, &linalg_svd>(),
       kernel<ops::linalg_lu_solve, &linalg_lu_solve>(),
