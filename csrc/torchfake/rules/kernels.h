@@ -47,6 +47,7 @@ KernelList loss_kernels();
 KernelList optimizer_kernels();
 KernelList padding_kernels();
 KernelList pooling_kernels();
+KernelList quantization_kernels();
 KernelList assertion_kernels();
 KernelList searching_kernels();
 KernelList selection_kernels();
