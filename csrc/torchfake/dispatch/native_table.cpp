@@ -23,7 +23,8 @@ void for_each_own_kernel(const Visit& visit) {
         &recurrent_kernels, &random_kernels,    &attention_kernels,   &factory_kernels,       &fourier_kernels,
         &vision_kernels,    &loss_kernels,      &activation_kernels,  &distribution_kernels,  &distance_kernels,
         &embedding_kernels, &linalg_kernels,    &optimizer_kernels,   &padding_kernels,       &pooling_kernels,
-        &searching_kernels, &selection_kernels, &filling_kernels,     &quantization_kernels,  &assertion_kernels}) {
+        &searching_kernels, &selection_kernels, &filling_kernels,     &quantization_kernels,  &scaled_product_kernels,
+        &assertion_kernels}) {
     for (const NativeKernel& kernel : family()) {
       visit(kernel);
     }

@@ -48,6 +48,7 @@ KernelList optimizer_kernels();
 KernelList padding_kernels();
 KernelList pooling_kernels();
 KernelList quantization_kernels();
+KernelList scaled_product_kernels();
 KernelList assertion_kernels();
 KernelList searching_kernels();
 KernelList selection_kernels();
