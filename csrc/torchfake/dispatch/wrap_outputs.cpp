@@ -103,7 +103,8 @@ void split_shared_outputs(const Call& call, const Inputs& inputs) {
 }  // namespace
 
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode) {
-  if (call.traits.is_builtin && !call.traits.is_view && call.traits.num_returns > 1) {
+  const bool may_be_pythons = call.traits.is_builtin && call.traits.native == nullptr;
+  if (may_be_pythons && !call.traits.is_view && call.traits.num_returns > 1) {
     split_shared_outputs(call, inputs);
   }
   const size_t first = call.stack->size() - call.traits.num_returns;
