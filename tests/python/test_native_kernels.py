@@ -173,6 +173,14 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "amp_update_scale_ by a tracker of floats": lambda: aten._amp_update_scale_(
         torch.ones(1), torch.ones(1), torch.zeros(1), 2.0, 0.5, 10
     ),
+    "histogramdd": lambda: torch.histogramdd(torch.ones(5, 2), [3, 4]),
+    "histogramdd between tensors": lambda: torch.histogramdd(torch.ones(5, 2), [torch.arange(4.0), torch.arange(5.0)]),
+    "histogramdd of integers": lambda: torch.histogramdd(torch.ones(5, 2).int(), [3, 4]),
+    "histogramdd of no bins": lambda: torch.histogramdd(torch.ones(5, 2), [3, 0]),
+    "histogramdd of too few bins": lambda: torch.histogramdd(torch.ones(5, 2), [3]),
+    "histogramdd of half a range": lambda: torch.histogramdd(torch.ones(5, 2), [3, 4], [0.0, 1.0]),
+    "histogramdd of too few weights": lambda: torch.histogramdd(torch.ones(5, 2), [3, 4], weight=torch.ones(4)),
+    "histogramdd of a vector": lambda: torch.histogramdd(torch.ones(5), [3]),
     "assert_async": lambda: torch._assert_async(torch.ones(1)),
     "assert_async of two": lambda: torch._assert_async(torch.ones(2), "two"),
     "assert_async in order": lambda: aten._functional_assert_async.msg(torch.ones(1), "one", torch.ones(3)),

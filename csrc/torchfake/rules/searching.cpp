@@ -131,6 +131,89 @@ TwoTensors histogram_between(const at::Tensor& self, const at::Tensor& bins, con
   return {empty({bins.numel() - 1}, self.scalar_type()), empty({bins.numel()}, self.scalar_type())};
 }
 
+// histogramdd, of points in as many dimensions as the innermost one has elements
+void check_points(const at::Tensor& self, size_t bins, const char* message) {
+  TORCH_CHECK(self.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions");
+  TORCH_CHECK(static_cast<int64_t>(bins) == self.size(-1), message);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble,
+      "\"histogramdd\" not implemented for '",
+      self.scalar_type(),
+      "'");
+}
+
+void check_weight(const at::Tensor& self, const at::Tensor& weight) {
+  if (!weight.defined()) {
+    return;
+  }
+  TORCH_CHECK(
+      weight.scalar_type() == self.scalar_type(),
+      "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor should have the same dtype, but "
+      "got input(",
+      self.dtype(),
+      "), and weight(",
+      weight.dtype(),
+      ")");
+  TORCH_CHECK(
+      weight.sizes() == self.sizes().slice(0, self.dim() - 1),
+      "torch.histogramdd: if weight tensor is provided it should have the same shape as the input tensor excluding its "
+      "innermost dimension, but got input with shape ",
+      self.sizes(),
+      " and weight with shape ",
+      weight.sizes());
+}
+
+std::vector<at::Tensor> bin_edges(
+    const at::Tensor& self,
+    c10::IntArrayRef bins,
+    std::optional<c10::ArrayRef<double>> range) {
+  check_points(
+      self, bins.size(), "histogramdd: The size of bins must be equal to the innermost dimension of the input.");
+  TORCH_CHECK(
+      !range || range->size() == 2 * bins.size(),
+      "torch.histogramdd: for a ",
+      bins.size(),
+      "-dimensional histogram range should have ",
+      2 * bins.size(),
+      " elements, but got ",
+      range ? range->size() : 0);
+  std::vector<at::Tensor> edges;
+  for (size_t dim = 0; dim < bins.size(); ++dim) {
+    TORCH_CHECK(bins[dim] > 0, "torch.histogram(): bins must be > 0, but got ", bins[dim], " for dimension ", dim);
+    TORCH_CHECK(
+        !range || (*range)[2 * dim] <= (*range)[2 * dim + 1],
+        "torch.histogramdd: min should not exceed max for dimension ",
+        dim);
+    edges.push_back(empty({bins[dim] + 1}, self.scalar_type()));
+  }
+  return edges;
+}
+
+at::Tensor histogram_of_points(
+    const at::Tensor& self,
+    c10::IntArrayRef bins,
+    std::optional<c10::ArrayRef<double>> range,
+    const OptTensor& weight) {
+  bin_edges(self, bins, range);
+  check_weight(self, value(weight));
+  return empty(bins, self.scalar_type());
+}
+
+at::Tensor histogram_of_points_between(const at::Tensor& self, at::TensorList bins, const OptTensor& weight) {
+  check_points(self, bins.size(), "torch.histogramdd: expected one sequence of bin edges for each dimension");
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& edges : bins) {
+    TORCH_CHECK(
+        edges.scalar_type() == self.scalar_type(),
+        "torch.histogramdd: input tensor and bins tensors should have the same dtype");
+    TORCH_CHECK(edges.dim() == 1, "torch.histogramdd: bins tensor should have one dimension");
+    TORCH_CHECK(edges.numel() > 0, "torch.histogramdd: bins tensor should have at least 1 element");
+    sizes.push_back(edges.numel() - 1);
+  }
+  check_weight(self, value(weight));
+  return empty(sizes, self.scalar_type());
+}
+
 at::Tensor taken(const at::Tensor& self, const at::Tensor& index) {
   TORCH_CHECK(
       index.scalar_type() == c10::kLong, "take(): Expected a long tensor for index, but got ", index.scalar_type());
@@ -189,6 +272,9 @@ KernelList searching_kernels() {
       out_form<ops::histogram_bin_ct_out, ops::histogram_bin_ct>(OutDtype::kSame),
       kernel<ops::histogram_bins_tensor, &histogram_between>(),
       out_form<ops::histogram_bins_tensor_out, ops::histogram_bins_tensor>(OutDtype::kSame),
+      kernel<ops::_histogramdd_bin_edges, &bin_edges>(),
+      kernel<ops::_histogramdd_from_bin_cts, &histogram_of_points>(),
+      kernel<ops::_histogramdd_from_bin_tensors, &histogram_of_points_between>(),
       kernel<ops::take, &taken>(),
       out_form<ops::take_out, ops::take>({&write_contiguous, /*separate=*/true}),
       out_form<ops::index_select_out, ops::index_select>({&write_contiguous, /*separate=*/true}),
