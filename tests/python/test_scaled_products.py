@@ -37,6 +37,14 @@ def scaled_mm_v2(a: Tensor, b: Tensor, scales: tuple[Tensor, Tensor], kind: int,
     return aten._scaled_mm_v2(a, b, [scale_a], [kind], [0], [scale_b], [kind], [0], bias, torch.bfloat16)
 
 
+def offs(*ends: int) -> Tensor:
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+def grouped_mm(a: tuple[int, ...], b: tuple[int, ...], ends: Tensor | None = None) -> Tensor:
+    return torch._grouped_mm(torch.ones(a), torch.ones(b), offs=ends)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "scaled": lambda: scaled_mm(rows(), columns()),
     "scaled to its own dtype": lambda: scaled_mm(rows(), columns(), out_dtype=None),
@@ -62,6 +70,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "scaled by recipe, with a bias of a wrong size": lambda: scaled_mm_v2(
         rows(), columns(), (torch.ones(()), torch.ones(())), 0, torch.ones(15)
     ),
+    "of halves to floats, which the CPU has not": lambda: torch.mm(
+        torch.ones(2, 3).half(), torch.ones(3, 4).half(), out_dtype=torch.float32
+    ),
     "of integers": lambda: torch._int_mm(bytes_of(3, 4), bytes_of(4, 5)),
     "of unsigned integers": lambda: torch._int_mm(bytes_of(3, 4).byte(), bytes_of(4, 5)),
     "of integers and floats": lambda: torch._int_mm(bytes_of(3, 4), torch.ones(4, 5)),
@@ -84,6 +95,22 @@ CALLS: dict[str, Callable[[], Any]] = {
         torch.ones(3, 64), torch.ones(32, 32).byte(), 31, torch.ones(2, 32, 2)
     ),
 }
+
+GROUPS: dict[str, Callable[[], Any]] = {
+    "rows by matrices": lambda: grouped_mm((16, 8), (2, 8, 24), offs(8, 16)),
+    "rows by columns": lambda: grouped_mm((16, 8), (8, 24), offs(4, 8)),
+    "matrices by matrices": lambda: grouped_mm((2, 16, 8), (2, 8, 24)),
+    "matrices by columns": lambda: grouped_mm((2, 16, 8), (8, 24), offs(8, 24)),
+    "padded rows": lambda: torch._grouped_mm(torch.ones(16, 8), torch.ones(2, 21, 8).mT, offs=offs(8, 16)),
+    "rows that are not aligned": lambda: grouped_mm((16, 8), (2, 8, 21), offs(8, 16)),
+    "sizes that do not match": lambda: grouped_mm((16, 8), (2, 16, 24), offs(8, 16)),
+    "no offsets": lambda: grouped_mm((16, 8), (2, 8, 24)),
+    "offsets of too many groups": lambda: grouped_mm((16, 8), (2, 8, 24), offs(4, 8, 16)),
+    "offsets of another dtype": lambda: grouped_mm((16, 8), (2, 8, 24), offs(8, 16).long()),
+    "gaps": lambda: torch._grouped_mm(torch.ones(16, 16)[:, ::2], torch.ones(2, 8, 24), offs=offs(8, 16)),
+    "doubles": lambda: torch._grouped_mm(torch.ones(16, 8).double(), torch.ones(2, 8, 24).double(), offs=offs(8, 16)),
+}
+CALLS.update({f"of groups, {name}": call for name, call in GROUPS.items()})
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -152,3 +179,16 @@ def test_weights_are_packed_for_a_gpu():
         assert aten._weight_int4pack_mm(x, packed, 32, scales).shape == (5, 64)
         with pytest.raises(RuntimeError, match="columns of A"):
             aten._weight_int4pack_mm(x[:, :64].contiguous(), packed, 32, scales)
+
+
+def test_scaled_groups_are_multiplied_on_a_gpu():
+    with fake_mode():
+        a, b = rows(device="cuda"), rows(2 * 48, 64, device="cuda").view(2, 48, 64).mT
+        ends = torch.tensor([16, 32], dtype=torch.int32, device="cuda")
+        scales = torch.ones(32, device="cuda"), torch.ones(2, 48, device="cuda")
+        result = torch._scaled_grouped_mm(a, b, *scales, offs=ends)
+        assert (result.shape, result.dtype) == ((32, 48), torch.bfloat16)
+        with pytest.raises(RuntimeError, match="transposed"):
+            torch._scaled_grouped_mm(a, b.contiguous(), *scales, offs=ends)
+        with pytest.raises(RuntimeError, match="same length"):
+            torch._scaled_grouped_mm(a, b, scales[0][1:], scales[1], offs=ends)

@@ -49,6 +49,7 @@ KernelList padding_kernels();
 KernelList pooling_kernels();
 KernelList quantization_kernels();
 KernelList scaled_product_kernels();
+KernelList grouped_product_kernels();
 KernelList transformer_kernels();
 KernelList assertion_kernels();
 KernelList searching_kernels();
