@@ -163,6 +163,11 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   }
   const c10::Device device = device_rule(call, *mode);
   refuse_other_layouts(call);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !call.traits.lacks_cpu || !device.is_cpu(),
+      "Could not run '",
+      call.op_name(),
+      "' with arguments from the 'CPU' backend: it has kernels for other devices only.");
   if (call.traits.refused_dtypes != nullptr) {
     call.traits.refused_dtypes->check(call, device);
   }

@@ -160,6 +160,10 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
   is_aten = library == "aten";
   is_builtin = is_aten || library == "prims";
+  const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };
+  lacks_cpu = is_aten && !has(c10::DispatchKey::CPU) && !has(c10::DispatchKey::CompositeExplicitAutograd) &&
+      !has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
+      !has(c10::DispatchKey::CompositeImplicitAutograd);
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
   needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
