@@ -539,17 +539,29 @@ def test_the_cross_check_finds_an_entry_that_is_wrong() -> None:
     # that Python's kernel answers for.
     library = torch.library.Library("aten", "IMPL")
     with fake_mode():
-        x = torch.ones(32, 32, dtype=torch.int8)
-        assert torch._int_mm(x, x).shape == (32, 32)
+        rows, ends = torch.rand(32, 4), torch.tensor([0, 8, 32])
+
+        def padded() -> Tensor:
+            return torch.ops.aten._jagged_to_padded_dense_forward(rows, [ends], [24])
+
+        assert padded().shape == (2, 24, 4)
         try:
-            library.impl("_int_mm", lambda *_: torch.empty(5, device="meta"), "Meta", allow_override=True)
-            assert torch._int_mm(x, x).shape == (32, 32), "not a hit"
-            with cross_check_cache(), pytest.raises(MetadataMismatchError, match="aten::_int_mm"):
-                torch._int_mm(x, x)
+            library.impl(
+                "_jagged_to_padded_dense_forward",
+                lambda *_: torch.empty(5, device="meta"),
+                "Meta",
+                allow_override=True,
+            )
+            assert padded().shape == (2, 24, 4), "not a hit"
+            with (
+                cross_check_cache(),
+                pytest.raises(MetadataMismatchError, match="aten::_jagged_to_padded_dense_forward"),
+            ):
+                padded()
         finally:
             library._destroy()
         with cross_check_cache():
-            torch._int_mm(x, x)
+            padded()
 
 
 def test_versions_are_those_of_the_way_an_operator_was_called() -> None:
