@@ -16,11 +16,23 @@ MEANING = {
     "rule": "a kernel of torchfake's own, in `csrc/torchfake/rules`",
     "native": "PyTorch's C++ meta kernel",
     "composite": "the composite that every backend runs, in C++",
+    "values": "the real CPU kernel where all values are known, otherwise a typed error",
     "python": "Python's kernel on the Meta key",
     "decomposition": "PyTorch decomposes it before the engine sees it",
     "zeros": "the real CPU kernel on zeros, for small inputs",
     "not at all": "`UnsupportedOperatorException`",
 }
+
+
+def depends_on_values(name: str) -> bool:
+    """Whether values decide about the result, so that no kernel of fakes can answer."""
+    tags = torch._C._get_operation_overload(*name_and_overload(name))[2]
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
+def name_and_overload(name: str) -> tuple[str, str]:
+    base, _, overload = name.partition(".")
+    return base, overload
 
 
 def answered_by(name: str, own: dict[str, bool]) -> str:
@@ -31,6 +43,8 @@ def answered_by(name: str, own: dict[str, bool]) -> str:
         return "rule" if own[name] else "native"
     if has("CompositeImplicitAutograd") and not has("Meta"):
         return "decomposition"
+    if depends_on_values(name):
+        return "values"
     if has("CompositeExplicitAutograd") or has("CompositeExplicitAutogradNonFunctional"):
         return "composite"
     if has("Meta"):
