@@ -124,6 +124,40 @@ const std::vector<Operator>& operators() {
       {"index_add", of_matrix([](const at::Tensor& x) {
          return at::index_add(x, 0, indices(x.device(), {5}), at::rand({5, kLarge}, x.options()));
        })},
+      {"index_put_mask", of_matrix([](const at::Tensor& x) {
+         return x.clone().index_put_({x.detach().gt(0.5)}, at::zeros({}, x.options()));
+       })},
+      {"masked_scatter",
+       of_matrix([](const at::Tensor& x) { return at::masked_scatter(x, x.detach().gt(0.5), at::rand_like(x)); })},
+      {"put",
+       of_matrix([](const at::Tensor& x) { return at::put(x, indices(x.device(), {5}), at::rand({5}, x.options())); })},
+      {"select_scatter",
+       of_matrix([](const at::Tensor& x) { return at::select_scatter(x, at::rand({kLarge}, x.options()), 0, 1); })},
+      {"slice_scatter", of_matrix([](const at::Tensor& x) {
+         return at::slice_scatter(x, at::rand({2, kLarge}, x.options()), 0, 1, 3);
+       })},
+      {"permute_copy", of_matrix([](const at::Tensor& x) { return at::permute_copy(x, {1, 0}); })},
+      {"unbind_copy", of_matrix([](const at::Tensor& x) { return at::unbind_copy(x)[0]; })},
+      {"bernoulli_", of_matrix([](const at::Tensor& x) { return x.detach().bernoulli_(0.5); })},
+      {"cauchy_", of_matrix([](const at::Tensor& x) { return x.detach().cauchy_(); })},
+      {"exponential_", of_matrix([](const at::Tensor& x) { return x.detach().exponential_(); })},
+      {"log_normal_", of_matrix([](const at::Tensor& x) { return x.detach().log_normal_(); })},
+      {"fake_quantize",
+       of_matrix([](const at::Tensor& x) { return at::fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127); })},
+      {"fake_quantize_channels", of_matrix([](const at::Tensor& x) {
+         const at::Tensor zeros = at::zeros({kLarge}, x.options().dtype(at::kInt).requires_grad(false));
+         return at::fake_quantize_per_channel_affine(x, at::ones({kLarge}, on(x.device())), zeros, 0, -128, 127);
+       })},
+      {"histogramdd_edges", of_matrix([](const at::Tensor& x) {
+         return at::_histogramdd_bin_edges(x.detach().narrow(1, 0, 2), {3, 4})[0];
+       })},
+      {"lstsq", of_matrix([](const at::Tensor& x) {
+         return std::get<0>(at::linalg_lstsq(x, at::rand({kLarge, 2}, x.options()), std::nullopt, "gels"));
+       })},
+      {"grouped_mm", of_matrix([](const at::Tensor& x) {
+         const at::Tensor ends = indices(x.device(), {2}).to(at::kInt);
+         return at::_grouped_mm(x, at::rand({2, kLarge, 8}, x.options()), ends).square();
+       })},
       {"take", of_matrix([](const at::Tensor& x) { return at::take(x, indices(x.device(), {5})); })},
       {"masked_fill", of_matrix([](const at::Tensor& x) { return at::masked_fill(x, x.detach().gt(0.5), 0); })},
       {"where", of_matrix([](const at::Tensor& x) { return at::where(x.detach().gt(0.5), x, 0); })},
