@@ -1,6 +1,5 @@
 // Operators that write to some places of a tensor.
 #include <ATen/Dispatch.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 
 #include <torchfake/rules/forms.h>

@@ -1,6 +1,4 @@
 // Quantization as training simulates it, and products with quantized weights.
-#include <ATen/ops/empty_like.h>
-
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 

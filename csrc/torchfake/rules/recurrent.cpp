@@ -115,13 +115,13 @@ mkldnn_rnn_layer_backward(
     int64_t mode,
     int64_t hidden_size) {
   const auto gradient = [](c10::IntArrayRef sizes) { return at::detail::empty_meta(sizes, c10::kFloat); };
-  const at::Tensor bias = gradient({mode == kGruMode ? 4 * hidden_size : weight3.size(0)});
+  const auto bias = [&] { return gradient({mode == kGruMode ? 4 * hidden_size : weight3.size(0)}); };
   return {
       gradient(input.sizes()),
       gradient(weight1.sizes()),
       gradient(weight2.sizes()),
-      bias,
-      bias,
+      bias(),
+      bias(),
       gradient(hx.sizes()),
       gradient(cx.sizes())};
 }
