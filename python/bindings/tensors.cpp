@@ -7,6 +7,7 @@
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/native_table.h>
 #include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/torchfake.h>
 
 #include "bindings.h"
@@ -55,6 +56,16 @@ void bind_tensors(pybind11::module_& module) {
   module.def("is_fake", &is_fake, py::arg("tensor"));
   module.def("is_plain_fake", &is_plain_fake, py::arg("tensor"));
   module.def("is_known", &is_known, py::arg("fake"));
+  module.def(
+      "flatten_weights",
+      torch::wrap_pybind_function(
+          [](const std::vector<at::Tensor>& weights, int64_t mode, int64_t hidden_size, int64_t layers) {
+            flatten_weights(weights, static_cast<Cudnn>(mode), hidden_size, layers);
+          }),
+      py::arg("weights"),
+      py::arg("mode"),
+      py::arg("hidden_size"),
+      py::arg("layers"));
   module.def(
       "storage_device",
       [](const c10::Storage& storage) { return claimed_device_of(storage.unsafeGetStorageImpl()); },

@@ -63,14 +63,6 @@ _IN_THE_MODE: dict[str, Callable[..., Any]] = {
 }
 
 
-_real_is_acceptable: Callable[[torch.Tensor], bool] = torch.backends.cudnn.is_acceptable
-
-
-def _is_acceptable(tensor: torch.Tensor) -> bool:
-    # Asked by recurrent modules before they lay their weights out in one piece, by address.
-    return not _C.is_fake(tensor) and _real_is_acceptable(tensor)
-
-
 def _wrap(name: str) -> Callable[..., Any]:
     original, in_the_mode = _original[name], _IN_THE_MODE[name]
 
@@ -87,4 +79,3 @@ def install() -> None:
     for name in _IN_THE_MODE:
         _original[name] = getattr(torch.cuda, name)
         setattr(torch.cuda, name, _wrap(name))
-    torch.backends.cudnn.is_acceptable = _is_acceptable

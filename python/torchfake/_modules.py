@@ -1,11 +1,16 @@
-"""`module.to()` where it makes parameters fake that were real: the module gets new ones, the real ones stay real."""
+"""Modules of `torch.nn` that look at more than their tensors' metadata.
+
+`module.to()` where it makes parameters fake that were real: the module gets new ones, the real ones stay real.
+Recurrent modules on a GPU: cuDNN has their weights in one buffer, and they are told apart by address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.backends import cudnn
 
 from torchfake import _C
 
@@ -18,6 +23,36 @@ def _is_compatible(input: Tensor, from_: Tensor) -> bool:
     return _C.is_plain_fake(input) == _C.is_plain_fake(from_) and _real_is_compatible(input, from_)
 
 
+# What cuDNN calls them; PyTorch has its numbers only where it has cuDNN.
+_CUDNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+
+_real_flatten_parameters: Callable[[nn.RNNBase], None] = nn.RNNBase.flatten_parameters
+
+
+def _flatten_parameters(self: nn.RNNBase) -> None:
+    weights = [weight for weight in self._flat_weights if isinstance(weight, Tensor)]
+    if not any(map(_C.is_plain_fake, weights)):
+        _real_flatten_parameters(self)
+        return
+    if len(weights) < len(self._flat_weights) or not all(_goes_to_cudnn(weight, weights[0]) for weight in weights):
+        return
+    places = {(weight.untyped_storage()._cdata, weight.storage_offset()) for weight in weights}
+    if len(places) == len(weights):
+        layers = self.num_layers * (2 if self.bidirectional else 1)
+        _C.flatten_weights(weights, _CUDNN_MODES[self.mode], self.hidden_size, layers)
+
+
+def _goes_to_cudnn(weight: Tensor, first: Tensor) -> bool:
+    return (
+        _C.is_plain_fake(weight)
+        and weight.is_cuda
+        and weight.dtype == first.dtype
+        and weight.dtype in cudnn.CUDNN_TENSOR_DTYPES
+        and torch._C._get_cudnn_enabled()
+    )
+
+
 def install() -> None:
-    """Puts the function in place."""
+    """Puts the functions in place."""
+    nn.RNNBase.flatten_parameters = _flatten_parameters  # type: ignore[method-assign]
     torch._has_compatible_shallow_copy_type = _is_compatible

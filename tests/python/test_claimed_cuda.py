@@ -89,7 +89,8 @@ def shape_of(output: Any) -> list[tuple[int, ...]]:
 def test_a_layer_runs_forward_and_backward_on_cuda(name: str, training: bool) -> None:
     make, shape = MODULES[name]
     expected = shape_of(make().train(training)(torch.randn(shape)))
-    with fake_mode():
+    # cuDNN differentiates recurrent networks only while they train.
+    with fake_mode(), torch.backends.cudnn.flags(enabled=training):
         module = make().cuda(1).train(training)
         x = torch.randn(shape, device=CUDA1, requires_grad=True)
         output = module(x)
@@ -312,3 +313,50 @@ def test_outside_the_mode_there_is_no_generator_of_an_absent_device() -> None:
         torch.Generator("cuda")
     with pytest.raises(AssertionError, match="not compiled with CUDA"):
         torch.cuda.get_rng_state()
+
+
+NETWORKS = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_recurrent_weights_lie_in_one_buffer_where_cudnn_runs_them(name: str) -> None:
+    with fake_mode():
+        network = NETWORKS[name](4, 8, 2, bidirectional=True).to("cuda")
+        weights = list(network.parameters())
+        assert len({weight.untyped_storage()._cdata for weight in weights}) == 1
+        assert weights[0].untyped_storage().nbytes() == 4 * sum(weight.numel() for weight in weights)
+        matrices = sum(weight.numel() for weight in weights if weight.dim() == 2)
+        assert weights[2].storage_offset() == matrices, "biases come after the matrices of all layers"
+        half = network.to(torch.bfloat16)
+        assert len({weight.untyped_storage()._cdata for weight in half.parameters()}) == len(weights)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_recurrent_networks_run_whole_and_need_training_to_be_differentiated(name: str) -> None:
+    with fake_mode():
+        network = NETWORKS[name](4, 8, batch_first=True).cuda()
+        x = torch.rand(2, 3, 4, device="cuda", requires_grad=True)
+        output, _ = network(x)
+        assert type(output.grad_fn).__name__ == "CudnnRnnBackward0" and output.stride() == (8, 16, 1)
+        assert torch.autograd.grad(output.sum(), x)[0].stride() == (4, 8, 1)
+        with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
+            network.eval()(x)[0].sum().backward()
+        with torch.backends.cudnn.flags(enabled=False):
+            network(x)[0].sum().backward()
+
+
+def test_recurrent_networks_refuse_what_cudnn_refuses() -> None:
+    with fake_mode():
+        network, x = nn.LSTM(4, 8).cuda(), torch.rand(3, 2, 4, device="cuda")
+        states = torch.rand(1, 8, 2, device="cuda").mT
+        with pytest.raises(RuntimeError, match="rnn: hx is not contiguous"):
+            network(x, (states, states))
+        with pytest.raises(RuntimeError, match="not the same dtype"):
+            torch._VF.lstm(x, (states.double(),) * 2, network._flat_weights, True, 1, 0.0, True, False, False)
+        with pytest.raises(RuntimeError, match=r"input.size\(-1\) must be equal to input_size. Expected 4, got 5"):
+            torch._VF.lstm(
+                torch.rand(3, 2, 5, device="cuda"),
+                (torch.zeros(1, 2, 8, device="cuda"),) * 2,
+                network._flat_weights,
+                *(True, 1, 0.0, True, False, False),
+            )

@@ -19,13 +19,14 @@ Table& table() {
 template <typename Visit>
 void for_each_own_kernel(const Visit& visit) {
   for (const auto family :
-       {&pointwise_kernels,      &reduction_kernels,       &rearranging_kernels, &normalization_kernels,
-        &convolution_kernels,    &recurrent_kernels,       &random_kernels,      &attention_kernels,
-        &factory_kernels,        &fourier_kernels,         &vision_kernels,      &loss_kernels,
-        &activation_kernels,     &distribution_kernels,    &distance_kernels,    &embedding_kernels,
-        &linalg_kernels,         &optimizer_kernels,       &padding_kernels,     &pooling_kernels,
-        &searching_kernels,      &selection_kernels,       &filling_kernels,     &quantization_kernels,
-        &scaled_product_kernels, &grouped_product_kernels, &transformer_kernels, &assertion_kernels}) {
+       {&pointwise_kernels,    &reduction_kernels,      &rearranging_kernels,     &normalization_kernels,
+        &convolution_kernels,  &recurrent_kernels,      &cudnn_recurrent_kernels, &random_kernels,
+        &attention_kernels,    &factory_kernels,        &fourier_kernels,         &vision_kernels,
+        &loss_kernels,         &activation_kernels,     &distribution_kernels,    &distance_kernels,
+        &embedding_kernels,    &linalg_kernels,         &optimizer_kernels,       &padding_kernels,
+        &pooling_kernels,      &searching_kernels,      &selection_kernels,       &filling_kernels,
+        &quantization_kernels, &scaled_product_kernels, &grouped_product_kernels, &transformer_kernels,
+        &assertion_kernels}) {
     for (const NativeKernel& kernel : family()) {
       visit(kernel);
     }

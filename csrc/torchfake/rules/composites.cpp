@@ -13,6 +13,7 @@
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/attention.h>
+#include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 
@@ -222,7 +223,14 @@ bool cross_entropy_loss(const Call& call) {
   return true;
 }
 
-constexpr std::array<CompositeRule, 18> kRules = {{
+// lstm(data, batch_sizes, ...) and its like step by the batch sizes.
+template <Cudnn kMode>
+bool packed_network(const Call& call) {
+  needs_values<1>(call);
+  return cudnn_recurrent<kMode, true>(call);
+}
+
+constexpr std::array<CompositeRule, 22> kRules = {{
     {"quantile", &of_valid_input<1>},
     {"quantile.scalar", &of_valid_input<1>},
     {"nanquantile", &of_valid_input<1>},
@@ -237,10 +245,14 @@ constexpr std::array<CompositeRule, 18> kRules = {{
     {"ctc_loss.IntList", &ctc_loss},
     {"max_pool1d", &max_pool1d},
     {"_pad_packed_sequence", &pad_packed_sequence},
-    {"lstm.data", &needs_values<1>},
-    {"gru.data", &needs_values<1>},
-    {"rnn_tanh.data", &needs_values<1>},
-    {"rnn_relu.data", &needs_values<1>},
+    {"lstm.data", &packed_network<Cudnn::kLstm>},
+    {"gru.data", &packed_network<Cudnn::kGru>},
+    {"rnn_tanh.data", &packed_network<Cudnn::kRnnTanh>},
+    {"rnn_relu.data", &packed_network<Cudnn::kRnnRelu>},
+    {"lstm.input", &cudnn_recurrent<Cudnn::kLstm, false>},
+    {"gru.input", &cudnn_recurrent<Cudnn::kGru, false>},
+    {"rnn_tanh.input", &cudnn_recurrent<Cudnn::kRnnTanh, false>},
+    {"rnn_relu.input", &cudnn_recurrent<Cudnn::kRnnRelu, false>},
 }};
 
 template <size_t kIndex>

@@ -32,6 +32,7 @@ KernelList rearranging_kernels();
 KernelList normalization_kernels();
 KernelList convolution_kernels();
 KernelList recurrent_kernels();
+KernelList cudnn_recurrent_kernels();
 KernelList random_kernels();
 KernelList attention_kernels();
 KernelList factory_kernels();

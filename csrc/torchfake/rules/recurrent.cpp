@@ -126,44 +126,11 @@ mkldnn_rnn_layer_backward(
       gradient(cx.sizes())};
 }
 
-// The whole network of cuDNN. Its reserve, which the backward reads, is of a size that the library alone knows.
-FiveTensors cudnn_rnn(
-    const at::Tensor& input,
-    at::TensorList /*weight*/,
-    int64_t /*weight_stride0*/,
-    const OptTensor& weight_buf,
-    const at::Tensor& hx,
-    const OptTensor& cx,
-    int64_t /*mode*/,
-    int64_t hidden_size,
-    int64_t proj_size,
-    int64_t num_layers,
-    bool batch_first,
-    double /*dropout*/,
-    bool /*train*/,
-    bool bidirectional,
-    c10::IntArrayRef batch_sizes) {
-  const bool is_packed = !batch_sizes.empty();
-  const int64_t directions = bidirectional ? 2 : 1;
-  const int64_t out_size = proj_size != 0 ? proj_size : hidden_size;
-  const int64_t batch = is_packed ? batch_sizes.front() : input.size(batch_first ? 0 : 1);
-  std::vector<int64_t> sizes = input.sizes().vec();
-  sizes.back() = out_size * directions;
-  const int64_t layers = num_layers * directions;
-  return {
-      empty(sizes, input),
-      empty({layers, batch, out_size}, hx),
-      cx && cx->defined() ? empty({layers, batch, hidden_size}, *cx) : empty({0}, hx),
-      at::detail::empty_meta({0}, c10::kByte),
-      weight_buf.value_or(at::Tensor())};
-}
-
 }  // namespace
 
 KernelList recurrent_kernels() {
   namespace ops = at::_ops;
   return {
-      kernel<ops::_cudnn_rnn, &cudnn_rnn>(),
       kernel<ops::mkldnn_rnn_layer, &mkldnn_rnn_layer>(),
       kernel<ops::mkldnn_rnn_layer_backward, &mkldnn_rnn_layer_backward>(),
       native_kernel<decltype(lstm_cell), &lstm_cell>("aten::_thnn_fused_lstm_cell"),
