@@ -7,7 +7,7 @@ the peer over what it cannot do alone.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -166,7 +166,7 @@ def make_engine(name: str, cache: str = "on") -> Engine:
     return Peer() if name == Peer.name else Torchfake(cache)
 
 
-def fake_tree(session: Session, tree: Any, devices: list[str] | None = None) -> Any:
+def fake_tree(session: Session, tree: Any, devices: Iterable[str] | None = None) -> Any:
     """The tree with its tensors fake; `devices` says, tensor by tensor, what each claims instead of its own.
 
     A meta tensor among them is there to be on another device, and stays what it is.

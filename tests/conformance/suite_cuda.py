@@ -116,7 +116,7 @@ def _pair_up(
     while missing and (sample := next(samples, None)) is not None:
         seen.append(sample)
         op, arguments = sample
-        indices = waiting.get(describe([_described(leaf) for leaf in pytree.tree_leaves(arguments)]))
+        indices = waiting.get(describe([described(leaf) for leaf in pytree.tree_leaves(arguments)]))
         if indices:
             i = indices.pop(0)
             pairs[i] = (pairs[i][0], op, arguments)
@@ -142,7 +142,7 @@ def _key_without_floats(inputs: list[Any]) -> str:
     return _key([i if isinstance(i, list) else _FLOAT.sub("<float>", i) for i in inputs])
 
 
-def _described(value: Any) -> Any:
+def described(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return repr(value)[:80]
     row = [list(value.shape), str(value.dtype), value.device.type]
@@ -152,7 +152,7 @@ def _described(value: Any) -> Any:
 
 
 def _answer(outputs: Any, inputs: list[torch.Tensor]) -> list[Any]:
-    return [[*_described(t), _relation(t, inputs)] for t in tensors_in(outputs)]
+    return [[*described(t), _relation(t, inputs)] for t in tensors_in(outputs)]
 
 
 def _relation(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[Any] | None:
@@ -185,7 +185,7 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
                 returned = op.op(*args, **kwargs)
                 answer = _answer(returned, tensors)
                 given = gradients(tensors_in(returned), tensors) if asks_gradients else None
-                answered_grads = given and [None if g is None else _described(g) for g in given]
+                answered_grads = given and [None if g is None else described(g) for g in given]
     except engine.declares as error:
         return Result(NOT_ANSWERED, f"{type(error).__name__}: {str(error)[:200]}")
     except Exception as error:

@@ -27,8 +27,8 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
             continue
         variant = f"{dtype} {'train' if training else 'eval'}"
         try:
-            for i, given in enumerate(_inputs(info, dtype, training, scope.limit)):
-                result = compare(engine, _run(info, dtype, training), _arguments(given), with_gradients=False)
+            for i, given in enumerate(inputs_of(info, dtype, training, scope.limit)):
+                result = compare(engine, run_of(info, dtype, training), arguments_of(given), with_gradients=False)
                 yield Case(NAME, subject, variant, i, result)
         except Exception as error:
             yield Case(NAME, subject, variant, 0, Result(NO_SAMPLES, f"{type(error).__name__}: {error}"))
@@ -43,33 +43,33 @@ def _bad_inputs(engine: Engine, info: ModuleInfo, scope: Scope) -> Iterator[Case
             info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
         )
         for i, error_input in enumerate(found):
-            run = _run(info, "float32", training)
-            result = compare(engine, run, _arguments(error_input.module_error_input), with_gradients=False)
+            run = run_of(info, "float32", training)
+            result = compare(engine, run, arguments_of(error_input.module_error_input), with_gradients=False)
             yield Case(NAME, info.name, f"bad input {'train' if training else 'eval'}", i, result)
 
 
-def _inputs(info: ModuleInfo, dtype: str, training: bool, limit: int) -> Iterator[ModuleInput]:
+def inputs_of(info: ModuleInfo, dtype: str, training: bool, limit: int) -> Iterator[ModuleInput]:
     found = info.module_inputs_func(
         info, device="cpu", dtype=getattr(torch, dtype), requires_grad=True, training=training
     )
     yield from itertools.islice(found, limit or None)
 
 
-def _arguments(given: ModuleInput) -> Any:
+def arguments_of(given: ModuleInput) -> Any:
     """What builds the module, and what it is called with; a module among the former with its parameters apart."""
     build, forward = given.constructor_input, given.forward_input
     states = [dict(value.named_parameters()) for value in build.args if isinstance(value, torch.nn.Module)]
     return (build.args, build.kwargs, states, forward.args if forward else (), forward.kwargs if forward else {}), {}
 
 
-def _run(info: ModuleInfo, dtype: str, training: bool) -> Callable[..., Any]:
-    """Builds the module, runs it forward and backward: outputs, gradients, and its state as that left it."""
+def run_of(info: ModuleInfo, dtype: str, training: bool, device: str = "cpu") -> Callable[..., Any]:
+    """Builds the module on `device`, runs it forward and backward: outputs, gradients, its state as that left it."""
 
     def run(build_args: Any, build_kwargs: Any, states: Any, args: Any, kwargs: Any) -> Any:
         given = [value for value in build_args if isinstance(value, torch.nn.Module)]
         for part, state in zip(given, states, strict=True):
             _set_parameters(part, state)
-        module = info.module_cls(*build_args, **build_kwargs).to(getattr(torch, dtype)).train(training)
+        module = info.module_cls(*build_args, **build_kwargs).to(device, getattr(torch, dtype)).train(training)
         outputs = module(*args, **kwargs)
         roots = [t for t in tensors_in(outputs) if t.requires_grad]
         if roots:

@@ -2,6 +2,7 @@
 
 import pytest
 import suite_cuda
+import suite_cuda_modules
 from bounded import check
 from compare import NOT_MATCHED
 from suite_operators import Scope
@@ -10,4 +11,10 @@ from suite_operators import Scope
 @pytest.mark.parametrize("subject", suite_cuda.subjects())
 def test_a_fake_that_claims_cuda_answers_as_the_gpu_did(subject):
     cases = check(suite_cuda, subject, Scope())
+    assert any(case.result.outcome != NOT_MATCHED for case in cases), "no record found its sample"
+
+
+@pytest.mark.parametrize("subject", suite_cuda_modules.subjects())
+def test_a_module_of_fakes_that_claim_cuda_answers_as_on_the_gpu(subject):
+    cases = check(suite_cuda_modules, subject, Scope(limit=24))
     assert any(case.result.outcome != NOT_MATCHED for case in cases), "no record found its sample"

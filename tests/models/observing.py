@@ -1,0 +1,57 @@
+"""Runs a small model forward and backward, and describes every tensor that comes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from families import Family
+from torch import Tensor
+
+Metadata = dict[str, tuple[Any, ...]]
+
+
+def run(family: Family, device: str) -> dict[str, Tensor]:
+    """Every tensor of the model, of its outputs and of its gradients, by name."""
+    torch.manual_seed(0)
+    model = family.build().to(device)
+    inputs = {name: tensor.to(device) for name, tensor in family.inputs(model.config).items()}
+    outputs = model(**inputs)
+    found = dict(tensors_in(outputs, "outputs"))
+    assert found
+    loss_of(outputs, found).backward()
+    found |= model.state_dict(prefix="model.", keep_vars=True)
+    found |= {f"gradients.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return found
+
+
+def loss_of(outputs: Any, found: dict[str, Tensor]) -> Tensor:
+    loss = outputs.get("loss")
+    if loss is not None:
+        return loss
+    return sum(t.float().mean() for t in found.values() if t.requires_grad)  # type: ignore[return-value]
+
+
+def tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in an output of a model, those in its caches included."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from tensors_in(inner, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for position, inner in enumerate(value):
+            yield from tensors_in(inner, f"{name}.{position}")
+    elif type(value).__module__.startswith("transformers"):
+        yield from tensors_in(vars(value), name)
+
+
+def describe(found: dict[str, Tensor]) -> Metadata:
+    return {name: (tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for name, t in found.items()}
+
+
+def plain(metadata: Metadata) -> Any:
+    """As a record in a file has it."""
+    return json.loads(json.dumps(metadata, default=str))

@@ -1,0 +1,75 @@
+"""Records what a real GPU answers for models: the modules of torch.nn, and small ones of many families.
+
+Run it where PyTorch has a GPU and `transformers` is installed; torchfake need not be:
+
+    python tools/record_cuda_models.py OUTPUT_FOLDER
+
+It writes `cuda_modules.jsonl.gz`, for `tests/conformance`, and `cuda_families.json.gz`, for `tests/models`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+
+
+def to_gpu(tensor: Tensor) -> Tensor:
+    """With its strides: an expanded tensor stays expanded."""
+    moved = torch.empty(0, dtype=tensor.dtype, device="cuda").set_(
+        tensor.untyped_storage().cuda(), tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+    moved.requires_grad_(tensor.requires_grad)
+    return torch.nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else moved
+
+
+def modules() -> Iterator[list[Any]]:
+    import suite_cuda_modules
+    from torch.testing._internal.common_modules import module_db
+
+    for info in module_db:
+        print(info.name, flush=True)
+        for variant, inputs, run, arguments in suite_cuda_modules.samples(info):
+            args, kwargs = pytree.tree_map_only(Tensor, to_gpu, arguments)
+            try:
+                rows, error = suite_cuda_modules.observed(run, args, kwargs), None
+            except Exception as raised:
+                rows, error = None, type(raised).__name__
+            yield [info.name, variant, inputs, rows, error]
+
+
+def families() -> dict[str, Any]:
+    import observing
+    from families import FAMILIES
+
+    found = {}
+    for family in FAMILIES:
+        if "cuda" in family.devices:
+            print(family.model, flush=True)
+            found[family.model] = observing.plain(observing.describe(observing.run(family, "cuda")))
+    return found
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    sys.path += [str(TESTS / "conformance"), str(TESTS / "models")]
+    folder = Path(sys.argv[1])
+    with gzip.open(folder / "cuda_modules.jsonl.gz", "wt") as lines:
+        for line in modules():
+            lines.write(json.dumps(line) + "\n")
+    with gzip.open(folder / "cuda_families.json.gz", "wt") as file:
+        json.dump(families(), file)
+
+
+if __name__ == "__main__":
+    main()
