@@ -370,3 +370,33 @@ def test_one_element_of_a_partly_written_tensor_can_be_used() -> None:
         x = torch.empty(3, 2)
         x[0, 0] = 1.0
         assert x[:1, 0].sum().item() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+def test_products_of_low_precision_are_not_followed(dtype: torch.dtype) -> None:
+    # Their kernels end the process on machines that announce instructions which they do not have.
+    with fake_mode():
+        x = torch.ones(64, 64, dtype=dtype)
+        assert (x + x).sum().item() == 2 * 64 * 64
+        product = torch._int_mm(x, x) if dtype == torch.int8 else x @ x
+        assert product.shape == (64, 64)
+        with pytest.raises(DataDependentOutputException):
+            product.sum().item()
+        assert (torch.ones(64, 64) @ torch.ones(64, 64)).sum().item() == 64**3
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_known_tensors_under_autocast_do_not_end_the_process(device: str) -> None:
+    with fake_mode(), torch.autocast(device, torch.bfloat16):
+        x = torch.ones(64, 64, device=device)
+        for result in (
+            x @ x,
+            torch.bmm(x[None], x[None]),
+            torch.nn.functional.linear(x, x, x[0]),
+            torch.addmm(x, x, x),
+        ):
+            assert result.dtype == torch.bfloat16
+        picture, weight = torch.ones(2, 8, 16, 16, device=device), torch.ones(8, 8, 3, 3, device=device)
+        assert torch.nn.functional.conv2d(picture, weight).dtype == torch.bfloat16
+        query = torch.ones(2, 4, 32, 16, device=device)
+        assert torch.nn.functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16

@@ -97,6 +97,39 @@ bool writes_over_its_inputs(const Call& call) {
   return false;
 }
 
+// Products in less than single precision. The CPU's library computes them with instructions that some virtual machines
+// announce and do not have, which ends the process; so they are not followed.
+bool is_risky_product(const Call& call) {
+  static const std::unordered_set<std::string_view> kProducts = {
+      "aten::mm",
+      "aten::bmm",
+      "aten::addmm",
+      "aten::addmm_",
+      "aten::baddbmm",
+      "aten::baddbmm_",
+      "aten::addbmm",
+      "aten::addbmm_",
+      "aten::mv",
+      "aten::addmv",
+      "aten::addmv_",
+      "aten::dot",
+      "aten::vdot",
+      "aten::linear",
+      "aten::_addmm_activation",
+      "aten::convolution",
+      "aten::_convolution",
+      "aten::convolution_overrideable",
+      "aten::_int_mm",
+      "aten::_scaled_mm",
+      "aten::_grouped_mm",
+      "aten::_scaled_grouped_mm",
+      "aten::_scaled_dot_product_flash_attention_for_cpu"};
+  return kProducts.count(call.traits.name) > 0 &&
+      std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
+           return tensor.impl->itemsize() < sizeof(float);
+         });
+}
+
 // Whether the tensor's elements are all of its storage, each once.
 bool fills_storage(const c10::TensorImpl& impl) {
   return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
@@ -289,7 +322,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     }
   }
   // A view has the values of its base with no work.
-  computes_ = inputs_known_ && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call);
+  computes_ = inputs_known_ && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
+      (mode.options.propagate_real_tensors || !is_risky_product(call));
   if (computes_) {
     real_ = real_arguments(/*keep_out=*/false);
   }
