@@ -13,18 +13,33 @@ from torch import Tensor
 Metadata = dict[str, tuple[Any, ...]]
 
 
-def run(family: Family, device: str) -> dict[str, Tensor]:
-    """Every tensor of the model, of its outputs and of its gradients, by name."""
+# In which precision a model trains: its own, that of its weights, or that of autocast.
+PRECISIONS = ("float32", "bfloat16", "autocast")
+
+
+def run(family: Family, device: str, precision: str = "float32") -> dict[str, Tensor]:
+    """Every tensor of the model, of its outputs, of its gradients and of its optimizer after a step, by name."""
     torch.manual_seed(0)
-    model = family.build().to(device)
-    inputs = {name: tensor.to(device) for name, tensor in family.inputs(model.config).items()}
-    outputs = model(**inputs)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    model = family.build().to(device, dtype)
+    inputs = {name: to_precision(tensor.to(device), dtype) for name, tensor in family.inputs(model.config).items()}
+    with torch.autocast(device, torch.bfloat16, enabled=precision == "autocast"):
+        outputs = model(**inputs)
     found = dict(tensors_in(outputs, "outputs"))
     assert found
     loss_of(outputs, found).backward()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
     found |= model.state_dict(prefix="model.", keep_vars=True)
-    found |= {f"gradients.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            found[f"gradients.{name}"] = parameter.grad
+            found |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
     return found
+
+
+def to_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def loss_of(outputs: Any, found: dict[str, Tensor]) -> Tensor:
@@ -49,7 +64,7 @@ def tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def describe(found: dict[str, Tensor]) -> Metadata:
-    return {name: (tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for name, t in found.items()}
+    return {name: (tuple(t.shape), t.stride(), t.dtype, t.device.type, t.requires_grad) for name, t in found.items()}
 
 
 def plain(metadata: Metadata) -> Any:

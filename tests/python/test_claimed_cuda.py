@@ -360,3 +360,68 @@ def test_recurrent_networks_refuse_what_cudnn_refuses() -> None:
                 network._flat_weights,
                 *(True, 1, 0.0, True, False, False),
             )
+
+
+def attend(
+    query: tuple[int, ...] = (2, 4, 16, 64),
+    keys: int = 16,
+    value: int | None = None,
+    heads: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    **options: Any,
+) -> Tensor:
+    *batch, query_heads, _, size = query
+    heads = query_heads if heads is None else heads
+    q = torch.zeros(query, dtype=dtype, device="cuda", requires_grad=True)
+    k = torch.zeros(*batch, heads, keys, size, dtype=dtype, device="cuda", requires_grad=True)
+    v = torch.zeros(*batch, heads, keys, size if value is None else value, dtype=dtype, device="cuda")
+    return F.scaled_dot_product_attention(q, k, v, **options)
+
+
+# What an H200 chose, and how it laid the result out.
+CUDNN, FLASH, EFFICIENT = (f"ScaledDotProduct{name}AttentionBackward0" for name in ("Cudnn", "Flash", "Efficient"))
+CHOICES: dict[str, tuple[Callable[[], Tensor], str, tuple[int, ...]]] = {
+    "half": (lambda: attend(dtype=torch.half), CUDNN, (4096, 1024, 64, 1)),
+    "causal": (lambda: attend(is_causal=True), CUDNN, (4096, 1024, 64, 1)),
+    "mask": (lambda: attend(attn_mask=torch.ones(16, 16, device="cuda").bool()), CUDNN, (4096, 1024, 64, 1)),
+    "bias": (lambda: attend(attn_mask=torch.ones(2, 4, 16, 16, device="cuda")), CUDNN, (4096, 1024, 64, 1)),
+    "dropout": (lambda: attend(dropout_p=0.1), CUDNN, (4096, 1024, 64, 1)),
+    "grouped": (lambda: attend((2, 8, 16, 64), heads=2, enable_gqa=True), CUDNN, (8192, 1024, 64, 1)),
+    "largest head": (lambda: attend((2, 4, 16, 256)), CUDNN, (16384, 4096, 256, 1)),
+    "larger head": (lambda: attend((2, 4, 16, 264)), EFFICIENT, (16896, 264, 1056, 1)),
+    "odd head": (lambda: attend((2, 4, 16, 10)), "SliceBackward0", (1024, 256, 16, 1)),
+    "other value": (lambda: attend(value=128), CUDNN, (8192, 2048, 128, 1)),
+    "one query": (lambda: attend((2, 4, 1, 64)), CUDNN, (256, 64, 64, 1)),
+    "one query with dropout": (lambda: attend((2, 4, 1, 64), dropout_p=0.1), FLASH, (256, 64, 64, 1)),
+    "one key": (lambda: attend(keys=1), FLASH, (4096, 1024, 64, 1)),
+    "one causal key": (lambda: attend(keys=1, is_causal=True), EFFICIENT, (4096, 64, 256, 1)),
+    "single precision": (lambda: attend(dtype=torch.float32), EFFICIENT, (4096, 64, 256, 1)),
+    "bias to differentiate": (
+        lambda: attend(attn_mask=torch.zeros(2, 4, 16, 16, dtype=torch.bfloat16, device="cuda", requires_grad=True)),
+        EFFICIENT,
+        (4096, 64, 256, 1),
+    ),
+    "three dimensions": (lambda: attend((4, 16, 64)), "ToCopyBackward0", (1024, 64, 1)),
+    "no queries": (lambda: attend((2, 4, 0, 64)), "ToCopyBackward0", (256, 64, 64, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_attention_is_computed_by_the_kernel_that_a_gpu_chooses(name: str) -> None:
+    call, kernel, strides = CHOICES[name]
+    with fake_mode():
+        output = call()
+        assert (type(output.grad_fn).__name__, output.stride()) == (kernel, strides)
+
+
+def test_what_a_gpu_lays_out_by_rows_is_laid_out_by_rows() -> None:
+    with fake_mode():
+        x = torch.rand(3, 4, device="cuda", requires_grad=True)
+        (gradient,) = torch.autograd.grad(F.dropout(x.t(), 0.5).sum(), x)
+        assert gradient.stride() == (1, 3)
+
+
+def test_least_squares_on_a_gpu_finds_no_rank() -> None:
+    with fake_mode():
+        for a in (torch.eye(4, device="cuda"), torch.rand(4, 4, device="cuda")):
+            assert torch.linalg.lstsq(a, torch.ones(4, 2, device="cuda")).rank.shape == (0,)

@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -51,6 +52,14 @@ bool is_low_precision(c10::ScalarType dtype) {
   return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
+// As on an H200. Among GPUs of before that generation PyTorch would not choose it.
+bool fits_cudnn(const Attention& a) {
+  const auto takes = [](int64_t size) { return size % 8 == 0 && size <= 256; };
+  return at::globalContext().userEnabledCuDNNSDP() && fits_fused(a) && is_low_precision(a.query.scalar_type()) &&
+      a.query.size(-1) == a.key.size(-1) && takes(a.query.size(-1)) && takes(a.value.size(-1)) && a.key.size(2) > 1 &&
+      !(a.query.size(2) == 1 && a.dropout > 0) && !(a.mask && a.mask->requires_grad());
+}
+
 bool fits_flash(const Attention& a) {
   return at::globalContext().userEnabledFlashSDP() && fits_fused(a) && is_low_precision(a.query.scalar_type()) &&
       !a.mask && a.query.size(-1) == a.key.size(-1) && a.query.size(-1) == a.value.size(-1) &&
@@ -62,8 +71,7 @@ bool fits_efficient(const Attention& a) {
   const int64_t alignment = dtype == c10::kFloat ? 4 : 8;
   const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
   return at::globalContext().userEnabledMemEfficientSDP() && fits_fused(a) && !a.enable_gqa &&
-      (is_low_precision(dtype) || dtype == c10::kFloat) && aligned && a.query.size(-1) == a.key.size(-1) &&
-      !(a.mask && a.mask->requires_grad());
+      (is_low_precision(dtype) || dtype == c10::kFloat) && aligned && a.query.size(-1) == a.key.size(-1);
 }
 
 at::Tensor pad_last_dim(const at::Tensor& tensor, int64_t multiple) {
@@ -86,17 +94,22 @@ at::Tensor flash(const Attention& a) {
   return size % 8 == 0 ? output : output.slice(-1, 0, size);
 }
 
-// A mask that is added, and as large as the scores.
+// A mask that is added, where there is one.
+std::optional<at::Tensor> added_mask(const Attention& a) {
+  if (!a.mask || a.mask->scalar_type() != c10::kBool) {
+    return a.mask;
+  }
+  const auto options = a.query.options();
+  return at::where(
+      *a.mask, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
+}
+
+// The same, as large as the scores.
 std::optional<at::Tensor> bias_of(const Attention& a) {
   if (!a.mask) {
     return std::nullopt;
   }
-  at::Tensor bias = *a.mask;
-  if (bias.scalar_type() == c10::kBool) {
-    const auto options = a.query.options();
-    bias = at::where(
-        bias, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
-  }
+  at::Tensor bias = *added_mask(a);
   const int64_t keys = bias.size(-1);
   const int64_t rest = keys % 16;
   if (rest != 0) {
@@ -111,15 +124,23 @@ at::Tensor efficient(const Attention& a) {
   return std::get<0>(outputs);
 }
 
+at::Tensor cudnn(const Attention& a) {
+  auto outputs = at::_scaled_dot_product_cudnn_attention(
+      a.query,
+      a.key,
+      a.value,
+      added_mask(a),
+      /*compute_log_sumexp=*/needs_grad(a),
+      a.dropout,
+      a.is_causal,
+      /*return_debug_mask=*/false,
+      a.scale);
+  return std::get<0>(outputs);
+}
+
 at::Tensor math(const Attention& a) {
-  std::optional<at::Tensor> mask = a.mask;
-  if (mask && mask->scalar_type() == c10::kBool) {
-    const auto options = a.query.options();
-    mask = at::where(
-        *mask, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
-  }
   auto outputs = at::_scaled_dot_product_attention_math(
-      a.query, a.key, a.value, mask, a.dropout, a.is_causal, std::nullopt, a.scale, a.enable_gqa);
+      a.query, a.key, a.value, added_mask(a), a.dropout, a.is_causal, std::nullopt, a.scale, a.enable_gqa);
   return std::get<0>(outputs);
 }
 
@@ -127,11 +148,11 @@ void check(const Attention& a) {
   TORCH_CHECK(
       a.query.scalar_type() == a.key.scalar_type() && a.query.scalar_type() == a.value.scalar_type(),
       "Expected query, key, and value to have the same dtype, but got query.dtype: ",
-      a.query.scalar_type(),
+      a.query.dtype(),
       " key.dtype: ",
-      a.key.scalar_type(),
+      a.key.dtype(),
       " and value.dtype: ",
-      a.value.scalar_type(),
+      a.value.dtype(),
       " instead.");
   TORCH_CHECK(
       a.query.device() == a.key.device() && a.query.device() == a.value.device(),
@@ -179,7 +200,9 @@ bool scaled_dot_product_attention(const Call& call) {
   }
   check(a);
   at::Tensor output;
-  if (a.query.device().is_cuda() && fits_flash(a)) {
+  if (a.query.device().is_cuda() && fits_cudnn(a)) {
+    output = cudnn(a);
+  } else if (a.query.device().is_cuda() && fits_flash(a)) {
     output = flash(a);
   } else if (a.query.device().is_cuda() && fits_efficient(a)) {
     output = efficient(a);

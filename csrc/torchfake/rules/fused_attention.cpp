@@ -1,4 +1,4 @@
-// The fused attention kernels: results lie in memory as [batch, length, heads, size].
+// The fused attention kernels: results lie in memory as the query does, or as [batch, length, heads, size].
 #include <ATen/OpMathType.h>
 
 #include <torchfake/rules/forms.h>
@@ -26,17 +26,10 @@ at::Tensor gradient_of(const at::Tensor& input) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
-flash(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& /*value*/,
-    double /*dropout_p*/,
-    bool /*is_causal*/,
-    bool /*return_debug_mask*/,
-    std::optional<double> /*scale*/) {
+flash(const at::Tensor& query, const at::Tensor& key) {
   const int64_t length = query.size(2);
   return {
-      gradient_of(query),
+      strided_like(query),
       empty({query.size(0), query.size(1), length}, c10::kFloat),
       at::Tensor(),
       at::Tensor(),
@@ -45,25 +38,6 @@ flash(
       empty({2}, c10::kUInt64),
       empty({}, c10::kUInt64),
       empty({0}, query.scalar_type())};
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
-    const at::Tensor& /*grad_out*/,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const at::Tensor& /*out*/,
-    const at::Tensor& /*logsumexp*/,
-    const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/,
-    int64_t /*max_q*/,
-    int64_t /*max_k*/,
-    double /*dropout_p*/,
-    bool /*is_causal*/,
-    const at::Tensor& /*philox_seed*/,
-    const at::Tensor& /*philox_offset*/,
-    std::optional<double> /*scale*/) {
-  return {gradient_of(query), gradient_of(key), gradient_of(value)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient(
@@ -132,11 +106,16 @@ at::Tensor laid_out_like(const at::Tensor& query, c10::IntArrayRef sizes) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
-cudnn(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+cudnn(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& /*attn_bias*/,
+    bool compute_log_sumexp) {
   const int64_t length = query.size(2);
   return {
       laid_out_like(query, {query.size(0), query.size(1), length, value.size(3)}),
-      empty({query.size(0), query.size(1), length, 1}, c10::kFloat),
+      compute_log_sumexp ? empty({query.size(0), query.size(1), length, 1}, c10::kFloat) : at::Tensor(),
       at::Tensor(),
       at::Tensor(),
       length,
@@ -265,8 +244,8 @@ Rule find_attention_rule(std::string_view name, std::string_view overload) {
 KernelList attention_kernels() {
   namespace ops = at::_ops;
   return {
-      native_kernel<decltype(flash), &flash>("aten::_scaled_dot_product_flash_attention"),
-      native_kernel<decltype(flash_backward), &flash_backward>("aten::_scaled_dot_product_flash_attention_backward"),
+      kernel<ops::_scaled_dot_product_flash_attention, &flash>(),
+      kernel<ops::_scaled_dot_product_flash_attention_backward, &strided_gradients>(),
       native_kernel<decltype(efficient), &efficient>("aten::_scaled_dot_product_efficient_attention"),
       kernel<ops::_scaled_dot_product_efficient_attention_backward, &efficient_backward>(),
       kernel<ops::_scaled_dot_product_cudnn_attention, &cudnn>(),

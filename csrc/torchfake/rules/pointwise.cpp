@@ -198,7 +198,7 @@ at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tens
     return at::mul(at::mul(grad_output, mask), scale);
   }
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be Bool Scalar Type ", mask.scalar_type());
-  return pointwise_to(grad_output.scalar_type(), {grad_output, mask});
+  return formatted_like(grad_output);
 }
 
 at::Tensor relu(const at::Tensor& self) {

@@ -205,6 +205,7 @@ void check_for_gpu(const at::Tensor& mat1, const at::Tensor& mat2, const at::Ten
         " output, but got ",
         bias.scalar_type());
   }
+  TORCH_CHECK(c10::isFloatingType(out_dtype), "out_dtype must be a floating point type, but got ", out_dtype);
   const bool is_empty = mat1.numel() == 0 || mat2.numel() == 0;
   TORCH_CHECK(
       is_empty || (!is_column_major(mat1) && is_column_major(mat2)),
