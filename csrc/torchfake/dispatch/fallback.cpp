@@ -204,16 +204,25 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
-// The same, remembered under `key`. In cross-check mode `known` is what the cache says, and has to be what comes out.
-c10::Device run_and_remember(
+bool all_empty(const Call& call) {
+  return std::all_of(
+      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
+}
+
+// The same, remembered under `key`, and with the values that go along. In cross-check mode `found` is what the cache says,
+// and has to be what comes out. Of empty tensors all is known, so that the real operator runs on the side; what it finds
+// wrong follows from the key, and is remembered in place of the outcome.
+void run_and_remember(
     Call& call,
-    const ValueTracker& values,
+    ValueTracker& values,
     const ModePtr& mode,
     const CacheKey& key,
     const CacheEntry* found) {
   const CacheEntryPtr known =
       found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
+  const bool values_follow_from_key = all_empty(call);
   const OutcomeRecorder recorder(call);
+  c10::Device device(c10::kCPU);
   const auto remember = [&](CacheEntryPtr outcome) {
     if (known && !known->same_outcome(*outcome)) {
       raise(
@@ -227,15 +236,17 @@ c10::Device run_and_remember(
   };
   try {
     forget_reads();
-    const c10::Device device = run(call, values, mode);
+    device = run(call, values, mode);
     Bypass reason = kernel_read_values() ? Bypass::kDataDependent : Bypass::kNone;
     CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
+    if (values_follow_from_key) {
+      values.follow(call, device);
+    }
     if (outcome) {
       remember(std::move(outcome));
     } else {
       shape_cache::count_bypass(reason);
     }
-    return device;
   } catch (const c10::Error& error) {
     const auto* typed = dynamic_cast<const FakeTensorError*>(&error);
     if (!kernel_read_values() && (typed == nullptr || typed->kind() != ErrorKind::kMetadataMismatch)) {
@@ -243,30 +254,8 @@ c10::Device run_and_remember(
     }
     throw;
   }
-}
-
-bool all_empty(const Call& call) {
-  return std::all_of(
-      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
-}
-
-// The same, with the values that go along. Of empty tensors all is known, so that the real operator runs on the side; what
-// it finds wrong follows from the key, and is remembered in place of the outcome.
-void run_and_follow(
-    Call& call,
-    ValueTracker& values,
-    const ModePtr& mode,
-    const CacheKey& key,
-    const CacheEntry* found) {
-  const bool follows_from_key = all_empty(call);
-  const c10::Device device = run_and_remember(call, values, mode, key, found);
-  try {
+  if (!values_follow_from_key) {
     values.follow(call, device);
-  } catch (const c10::Error& error) {
-    if (follows_from_key) {
-      shape_cache::insert(error_outcome(key, error));
-    }
-    throw;
   }
 }
 
@@ -289,7 +278,7 @@ void answer(Call& call, const ModePtr& mode) {
       }
       replay(call, *entry, mode);
     } else {
-      return run_and_follow(call, values, ModePtr(mode), key, entry);
+      return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
   } else {
     shape_cache::count_bypass(bypass);
