@@ -115,3 +115,52 @@ def test_a_refused_write_changes_nothing() -> None:
         with pytest.raises(RuntimeError):
             x.addmm_(R(2, 3), doubled(3, 2))
         assert x._version == version
+
+
+def ints(*sizes: int) -> Tensor:
+    return torch.ones(sizes, dtype=torch.int64, device="cuda")
+
+
+# What an H200 refused, and with which exception.
+ON_A_GPU: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "conv2d of integers": (
+        lambda: F.conv2d(ints(1, 3, 8, 8), ints(4, 3, 3, 3)),
+        RuntimeError,
+        "not supported for Long",
+    ),
+    "padded conv_transpose2d of integers": (
+        lambda: F.conv_transpose2d(ints(1, 3, 8, 8), ints(3, 4, 3, 3), output_padding=1, dilation=2),
+        NotImplementedError,
+        "slow_conv_transpose2d",
+    ),
+    "addmm of integers and a scalar": (
+        lambda: torch.addmm(ints(), ints(2, 3), ints(3, 4)),
+        NotImplementedError,
+        "not implemented for 'Long'",
+    ),
+    "histogram": (lambda: torch.histogram(torch.rand(9, device="cuda"), 3), NotImplementedError, "CUDA"),
+    "scatter_reduce of booleans": (
+        lambda: ints(3).bool().scatter_reduce(0, ints(3) - 1, ints(3).bool(), "amax"),
+        NotImplementedError,
+        "not implemented for 'Bool'",
+    ),
+    "batch norm over strides": (
+        lambda: torch.ops.aten._batch_norm_with_update(
+            torch.rand(2, 4, 3, device="cuda").mT,
+            *(torch.rand(3, device="cuda"), torch.rand(3, device="cuda")),
+            *(torch.zeros(3, device="cuda"), torch.ones(3, device="cuda"), 0.1, 1e-5),
+        ),
+        RuntimeError,
+        "is_contiguous",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_what_a_gpu_refuses_is_refused(name: str) -> None:
+    call, kind, words = ON_A_GPU[name]
+    with fake_mode():
+        for _ in range(2):  # the second time from the cache
+            with pytest.raises(kind, match=words) as raised:
+                call()
+            assert raised.type is kind

@@ -425,3 +425,29 @@ def test_least_squares_on_a_gpu_finds_no_rank() -> None:
     with fake_mode():
         for a in (torch.eye(4, device="cuda"), torch.rand(4, 4, device="cuda")):
             assert torch.linalg.lstsq(a, torch.ones(4, 2, device="cuda")).rank.shape == (0,)
+
+
+def test_batches_are_normalised_by_cudnn_where_it_takes_them() -> None:
+    def normalise(dtype: torch.dtype, parameters: torch.dtype, training: bool = True) -> tuple[str, tuple[int, ...]]:
+        layer = nn.BatchNorm2d(4, device="cuda").to(parameters).train(training)
+        x = torch.rand(2, 5, 6, 4, dtype=dtype, device="cuda").permute(3, 0, 1, 2).transpose(0, 1)[:, :, :, 1:]
+        output = layer(x)
+        return type(output.grad_fn).__name__, output.stride()
+
+    with fake_mode():
+        assert normalise(torch.float32, torch.float32)[0] == "CudnnBatchNormBackward0"
+        assert normalise(torch.float32, torch.float32, training=False)[0] == "CudnnBatchNormBackward0"
+        assert normalise(torch.half, torch.float32)[0] == "CudnnBatchNormBackward0"
+        assert normalise(torch.half, torch.half)[0] == "NativeBatchNormBackward0"
+        assert normalise(torch.bfloat16, torch.bfloat16)[0] == "NativeBatchNormBackward0"
+        with torch.backends.cudnn.flags(enabled=False):
+            assert normalise(torch.float32, torch.float32)[0] == "NativeBatchNormBackward0"
+
+
+def test_a_transposed_convolution_that_no_library_takes_is_contiguous() -> None:
+    with fake_mode():
+        x = torch.rand(2, 2, 4, 4, device="cuda").to(memory_format=torch.channels_last)
+        weight = torch.rand(2, 2, 3, 3, device="cuda")
+        assert F.conv_transpose2d(x, weight, stride=2).is_contiguous(memory_format=torch.channels_last)
+        padded = F.conv_transpose2d(x, weight, stride=2, output_padding=2, dilation=3)
+        assert padded.is_contiguous()

@@ -119,6 +119,7 @@ bool is_risky_product(const Call& call) {
       "aten::convolution",
       "aten::_convolution",
       "aten::convolution_overrideable",
+      "aten::mkldnn_rnn_layer",
       "aten::_int_mm",
       "aten::_scaled_mm",
       "aten::_grouped_mm",

@@ -182,12 +182,41 @@ RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// Operators that have a kernel for the CPU alone.
+RuleResult cpu_only(Call& call, const ModePtr& /*mode*/) {
+  for (const TensorArg& tensor : call.tensors()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        tensor.fake == nullptr || !tensor.fake->claimed_device().is_cuda(),
+        "Could not run '",
+        call.op_name(),
+        "' with arguments from the 'CUDA' backend: it has a kernel for the CPU only.");
+  }
+  return RuleResult::kContinue;
+}
+
+// scatter_reduce(self, dim, index, src, reduce)
+RuleResult scatter_reduce(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const std::string_view reduce = call.arg(4).toStringView();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !self.is_cuda() || self.scalar_type() != c10::kBool || reduce == "sum" || reduce == "mean",
+      "\"cuda_scatter_gather_base_kernel_func\" not implemented for 'Bool'");
+  return RuleResult::kContinue;
+}
+
 struct Check {
   std::string_view base;  // without the underscore of the in-place form
   Rule rule;
 };
 
-constexpr std::array<Check, 15> kChecks = {{
+constexpr std::array<Check, 22> kChecks = {{
+    {"histogram", &cpu_only},
+    {"_histogramdd_bin_edges", &cpu_only},
+    {"_histogramdd_from_bin_cts", &cpu_only},
+    {"_histogramdd_from_bin_tensors", &cpu_only},
+    {"_upsample_lanczos2d_aa", &cpu_only},
+    {"_upsample_lanczos2d_aa_backward", &cpu_only},
+    {"scatter_reduce", &scatter_reduce},
     {"gelu", &gelu},
     {"mm", &mm},
     {"as_strided_copy", &within_storage<1>},

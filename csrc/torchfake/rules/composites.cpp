@@ -1,6 +1,7 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
+#include <ATen/ops/cudnn_batch_norm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
@@ -15,6 +16,7 @@
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/decompositions.h>
+#include <torchfake/rules/kernels.h>
 #include <torchfake/rules/rules.h>
 
 #include <limits>
@@ -68,6 +70,33 @@ bool max_pool1d(const Call& call) {
     pooled.squeeze_(0);
   }
   answer_with(call, std::move(pooled));
+  return true;
+}
+
+// batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled): a PyTorch that has
+// CUDA gives it to cuDNN where that takes it.
+bool batch_norm(const Call& call) {
+  const at::Tensor input = call.arg(0).toTensor();
+  const auto tensor = [&](size_t arg) { return call.arg(arg).toOptional<at::Tensor>(); };
+  const auto defined = [&](size_t arg) { return tensor(arg) && tensor(arg)->defined(); };
+  const bool training = call.arg(5).toBool();
+  constexpr double kLeastEps = 1e-5;
+  const bool has_statistics = defined(3) && defined(4);
+  if (!input.is_cuda() || input.dim() < 3 || input.numel() == 0 || !defined(1) || !defined(2) ||
+      !cudnn_normalizes(input, *tensor(1)) || !(has_statistics || (!defined(3) && !defined(4) && training)) ||
+      input.size(0) > (training ? 880801 : 65535) || call.arg(7).toDouble() < kLeastEps || !call.arg(8).toBool()) {
+    return false;
+  }
+  auto outputs = at::cudnn_batch_norm(
+      input.contiguous(input.suggest_memory_format()),
+      *tensor(1),
+      tensor(2),
+      tensor(3),
+      tensor(4),
+      training,
+      call.arg(6).toDouble(),
+      call.arg(7).toDouble());
+  answer_with(call, std::get<0>(outputs));
   return true;
 }
 
@@ -230,7 +259,7 @@ bool packed_network(const Call& call) {
   return cudnn_recurrent<kMode, true>(call);
 }
 
-constexpr std::array<CompositeRule, 22> kRules = {{
+constexpr std::array<CompositeRule, 23> kRules = {{
     {"quantile", &of_valid_input<1>},
     {"quantile.scalar", &of_valid_input<1>},
     {"nanquantile", &of_valid_input<1>},
@@ -244,6 +273,7 @@ constexpr std::array<CompositeRule, 22> kRules = {{
     {"ctc_loss.Tensor", &ctc_loss},
     {"ctc_loss.IntList", &ctc_loss},
     {"max_pool1d", &max_pool1d},
+    {"batch_norm", &batch_norm},
     {"_pad_packed_sequence", &pad_packed_sequence},
     {"lstm.data", &packed_network<Cudnn::kLstm>},
     {"gru.data", &packed_network<Cudnn::kGru>},

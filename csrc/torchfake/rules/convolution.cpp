@@ -59,6 +59,16 @@ Geometry geometry(
       groups};
 }
 
+// A transposed convolution whose result is padded by a step or more is one that no library takes.
+bool is_padded_by_a_step(const Geometry& g) {
+  for (size_t i = 0; i < g.stride.size(); ++i) {
+    if (g.transposed && g.output_padding[i] >= g.stride[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
   const int64_t dim = weight.dim();
   const auto negative = [](int64_t value) { return value < 0; };
@@ -130,6 +140,16 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
       ") and bias type (",
       bias.defined() ? bias.scalar_type() : input.scalar_type(),
       ") should be the same");
+  if (claimed_device().is_cuda() && c10::isIntegralType(input.scalar_type(), /*includeBool=*/true)) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !is_padded_by_a_step(g),
+        "\"slow_conv_transpose",
+        dim - 2,
+        "d_out_cuda\" not implemented for '",
+        input.scalar_type(),
+        '\'');
+    TORCH_CHECK(false, "getCudnnDataTypeFromScalarType() not supported for ", input.scalar_type());
+  }
   for (int64_t i = 2; i < dim && !g.transposed; ++i) {
     const int64_t padded = input.size(i) + 2 * g.padding[i - 2];
     const int64_t kernel = g.dilation[i - 2] * (weight.size(i) - 1) + 1;
@@ -154,10 +174,8 @@ bool onednn_takes_bfloat16() {
 // Whether the CPU gives a transposed convolution to oneDNN, by the conditions that PyTorch has.
 bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   const auto above_one = [](int64_t value) { return value > 1; };
-  for (size_t i = 0; i < g.stride.size(); ++i) {
-    if (g.output_padding[i] >= g.stride[i]) {
-      return false;
-    }
+  if (is_padded_by_a_step(g)) {
+    return false;
   }
   if (input.scalar_type() == c10::kBFloat16) {
     return onednn_takes_bfloat16();
@@ -182,6 +200,9 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
   const bool wants = input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
   // Over three dimensions, transposed, PyTorch's own kernel writes a contiguous result.
   if (wants && claimed_device().is_cpu() && weight.dim() == 5 && g.transposed && !onednn_takes(input, weight, g)) {
+    return at::MemoryFormat::Contiguous;
+  }
+  if (wants && !claimed_device().is_cpu() && is_padded_by_a_step(g)) {
     return at::MemoryFormat::Contiguous;
   }
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.

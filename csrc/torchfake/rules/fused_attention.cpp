@@ -221,7 +221,7 @@ ThreeTensors flash_for_cpu_backward(
   return {gradient_of(query), gradient_of(key), gradient_of(value)};
 }
 
-// _flash_attention_forward(query, key, value, ...): its kernels read rows.
+// _flash_attention_forward(query, key, value, ...) and its like: their kernels read rows.
 RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
   for (size_t i = 0; i < 3; ++i) {
     const at::Tensor tensor = call.arg(i).toTensor();
@@ -238,7 +238,8 @@ RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
 }  // namespace
 
 Rule find_attention_rule(std::string_view name, std::string_view overload) {
-  return name == "aten::_flash_attention_forward" && overload.empty() ? &check_rows : nullptr;
+  const bool reads_rows = name == "aten::_flash_attention_forward" || name == "aten::_efficient_attention_forward";
+  return reads_rows && overload.empty() ? &check_rows : nullptr;
 }
 
 KernelList attention_kernels() {

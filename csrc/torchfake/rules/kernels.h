@@ -23,6 +23,9 @@ class ClaimedDevice {
   c10::Device before_;
 };
 
+// Whether cuDNN normalises batches of these dtypes. In half precision it wants parameters in single precision.
+bool cudnn_normalizes(const at::Tensor& input, const at::Tensor& weight);
+
 using KernelList = std::vector<NativeKernel>;
 
 // Families.

@@ -10,6 +10,11 @@
 
 namespace torchfake {
 
+bool cudnn_normalizes(const at::Tensor& input, const at::Tensor& weight) {
+  return input.scalar_type() != c10::kBFloat16 && weight.defined() && weight.scalar_type() != c10::kBFloat16 &&
+      (input.scalar_type() != c10::kHalf || weight.scalar_type() == c10::kFloat);
+}
+
 namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
@@ -105,10 +110,14 @@ ThreeTensors native_batch_norm(
     bool training,
     double /*momentum*/,
     double /*eps*/) {
-  // cuDNN, which has no kernel for bfloat16, writes a contiguous result.
-  const bool keeps_strides = !claimed_device().is_cpu() && input.scalar_type() == c10::kBFloat16;
   return batch_norm(
-      input, value(weight), value(bias), value(running_mean), value(running_var), training, keeps_strides);
+      input,
+      value(weight),
+      value(bias),
+      value(running_mean),
+      value(running_var),
+      training,
+      /*keeps_strides=*/!claimed_device().is_cpu());
 }
 
 ThreeTensors native_batch_norm_legit(
@@ -150,8 +159,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
     at::Tensor& running_var,
     double /*momentum*/,
     double /*eps*/) {
+  const bool by_cudnn = claimed_device().is_cuda() && cudnn_normalizes(input, value(weight));
+  TORCH_CHECK(
+      !by_cudnn || input.is_contiguous(input.suggest_memory_format()),
+      "Expected input->is_contiguous(input->suggest_memory_format()) to be true, but got false.");
   auto [output, mean, var] = batch_norm(
-      input, value(weight), value(bias), running_mean, running_var, /*training=*/true, /*keeps_strides=*/false);
+      input,
+      value(weight),
+      value(bias),
+      running_mean,
+      running_var,
+      /*training=*/true,
+      /*keeps_strides=*/claimed_device().is_cuda() && !by_cudnn);
   return {output, mean, var, empty({0}, c10::kByte)};
 }
 
@@ -163,13 +182,15 @@ ThreeTensors native_batch_norm_backward(
     const OptTensor& /*running_var*/,
     const OptTensor& /*save_mean*/,
     const OptTensor& /*save_invstd*/,
-    bool /*train*/,
+    bool train,
     double /*eps*/,
     std::array<bool, 3> output_mask) {
+  const bool in_rows = !train && !claimed_device().is_cpu();
+  const auto format = in_rows ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
   const c10::ScalarType dtype = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
   const auto per_channel = [&](bool wanted) { return wanted ? empty({input.size(1)}, dtype) : at::Tensor(); };
   return {
-      output_mask[0] ? at::empty_like(input, input.suggest_memory_format()) : at::Tensor(),
+      output_mask[0] ? at::empty_like(input, format) : at::Tensor(),
       per_channel(output_mask[1]),
       per_channel(output_mask[2])};
 }

@@ -59,10 +59,12 @@ class Operands {
     return dtype_of(at(argument));
   }
   bool comparable(const std::vector<size_t>& arguments) const {
+    // A scalar beside larger tensors may be cast to their dtype, unless it has it.
     const bool scalars = at(arguments.front()).impl->dim() == 0;
     return comparable_ && std::all_of(arguments.begin(), arguments.end(), [&](size_t i) {
              const c10::TensorImpl& impl = *at(i).impl;
-             return impl.numel() > 0 && !impl.is_wrapped_number() && (impl.dim() == 0) == scalars;
+             return impl.numel() > 0 && !impl.is_wrapped_number() &&
+                 ((impl.dim() == 0) == scalars || dtype(i) == dtype(arguments.front()));
            });
   }
 
