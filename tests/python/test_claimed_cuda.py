@@ -451,3 +451,11 @@ def test_a_transposed_convolution_that_no_library_takes_is_contiguous() -> None:
         assert F.conv_transpose2d(x, weight, stride=2).is_contiguous(memory_format=torch.channels_last)
         padded = F.conv_transpose2d(x, weight, stride=2, output_padding=2, dilation=3)
         assert padded.is_contiguous()
+
+
+def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
+    with fake_mode():
+        for sum_up in (torch.nansum, torch.nanmean):
+            assert sum_up(torch.rand(3, dtype=torch.complex64, device="cuda")).dtype == torch.complex64
+            with pytest.raises(RuntimeError, match="complex"):
+                sum_up(torch.rand(3, dtype=torch.complex64))
