@@ -148,9 +148,6 @@ const std::vector<Operator>& operators() {
          const at::Tensor zeros = at::zeros({kLarge}, x.options().dtype(at::kInt).requires_grad(false));
          return at::fake_quantize_per_channel_affine(x, at::ones({kLarge}, on(x.device())), zeros, 0, -128, 127);
        })},
-      {"histogramdd_edges", of_matrix([](const at::Tensor& x) {
-         return at::_histogramdd_bin_edges(x.detach().narrow(1, 0, 2), {3, 4})[0];
-       })},
       {"lstsq", of_matrix([](const at::Tensor& x) {
          return std::get<0>(at::linalg_lstsq(x, at::rand({kLarge, 2}, x.options()), std::nullopt, "gels"));
        })},
@@ -308,6 +305,12 @@ TEST_P(Operators, RunForwardAndBackwardOnLargeInputs) {
       ADD_FAILURE() << std::string(error.what()).substr(0, 400);
     }
   }
+}
+
+TEST(OperatorsOfTheCpu, AreRefusedOnAGpu) {
+  const FakeMode mode(FakeModeOptions{.allow_fallback_kernels = false});
+  EXPECT_EQ(at::_histogramdd_bin_edges(at::rand({kLarge, 2}), {3, 4}).size(), 2);
+  EXPECT_THROW(at::_histogramdd_bin_edges(at::rand({kLarge, 2}, kCuda0), {3, 4}), c10::NotImplementedError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Operators, ::testing::Values(c10::Device(c10::kCPU), kCuda0), [](const auto& info) {
