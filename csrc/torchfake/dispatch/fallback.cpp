@@ -151,6 +151,18 @@ void refuse_other_layouts(const Call& call) {
   }
 }
 
+// What runs nowhere on a device for real.
+void refuse_without_kernel(const Call& call, c10::Device device) {
+  const bool lacks = (call.traits.lacks_cpu && device.is_cpu()) || (call.traits.lacks_cuda && device.is_cuda());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !lacks,
+      "Could not run '",
+      call.op_name(),
+      "' with arguments from the '",
+      c10::DeviceTypeName(device.type()),
+      "' backend: it has kernels for other devices only.");
+}
+
 // A GPU solves by another method, which finds no rank.
 bool is_other_than_on_cpu(const Call& call, c10::Device device) {
   return call.traits.name == "aten::linalg_lstsq" && !device.is_cpu();
@@ -168,11 +180,7 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   }
   const c10::Device device = device_rule(call, *mode);
   refuse_other_layouts(call);
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !call.traits.lacks_cpu || !device.is_cpu(),
-      "Could not run '",
-      call.op_name(),
-      "' with arguments from the 'CPU' backend: it has kernels for other devices only.");
+  refuse_without_kernel(call, device);
   if (call.traits.refused_dtypes != nullptr) {
     call.traits.refused_dtypes->check(call, device);
   }

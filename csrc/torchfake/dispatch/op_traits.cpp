@@ -84,6 +84,11 @@ bool keeps_statistics(std::string_view base) {
       base == "batch_norm_update_stats" || starts_with(base, "batch_norm_gather_stats");
 }
 
+// A PyTorch without CUDA cannot tell what it would have a kernel for.
+bool is_for_cpu_alone(std::string_view base) {
+  return base == "histogram" || starts_with(base, "_histogramdd_") || starts_with(base, "_upsample_lanczos2d_aa");
+}
+
 // Reads nothing of its tensor argument but sizes, strides, dtype and device.
 bool takes_shape_only(std::string_view base) {
   return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" || base == "empty_quantized";
@@ -164,6 +169,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   lacks_cpu = is_aten && !has(c10::DispatchKey::CPU) && !has(c10::DispatchKey::CompositeExplicitAutograd) &&
       !has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
       !has(c10::DispatchKey::CompositeImplicitAutograd);
+  lacks_cuda = is_aten && is_for_cpu_alone(base);
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
   needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";

@@ -55,6 +55,7 @@ struct OpTraits {
   bool is_aten = false;
   bool is_composite = false;  // had only a decomposition when it was first called
   bool lacks_cpu = false;  // has kernels for other backends only
+  bool lacks_cuda = false;  // the same of CUDA
   bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
   bool is_index = false;  // takes a list of indices, among which masks may be
   bool needs_values = false;  // a rule reads values of some argument

@@ -182,18 +182,6 @@ RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// Operators that have a kernel for the CPU alone.
-RuleResult cpu_only(Call& call, const ModePtr& /*mode*/) {
-  for (const TensorArg& tensor : call.tensors()) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        tensor.fake == nullptr || !tensor.fake->claimed_device().is_cuda(),
-        "Could not run '",
-        call.op_name(),
-        "' with arguments from the 'CUDA' backend: it has a kernel for the CPU only.");
-  }
-  return RuleResult::kContinue;
-}
-
 // scatter_reduce(self, dim, index, src, reduce)
 RuleResult scatter_reduce(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
@@ -209,13 +197,7 @@ struct Check {
   Rule rule;
 };
 
-constexpr std::array<Check, 22> kChecks = {{
-    {"histogram", &cpu_only},
-    {"_histogramdd_bin_edges", &cpu_only},
-    {"_histogramdd_from_bin_cts", &cpu_only},
-    {"_histogramdd_from_bin_tensors", &cpu_only},
-    {"_upsample_lanczos2d_aa", &cpu_only},
-    {"_upsample_lanczos2d_aa_backward", &cpu_only},
+constexpr std::array<Check, 16> kChecks = {{
     {"scatter_reduce", &scatter_reduce},
     {"gelu", &gelu},
     {"mm", &mm},
