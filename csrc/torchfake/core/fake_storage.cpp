@@ -80,6 +80,18 @@ StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   return context;
 }
 
+// From now on reading the data is an error, and the observer, if there is one, knows of the storage.
+void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
+  compat::set_write_hook(storage, &refuse_data);
+  if (C10_UNLIKELY(observer != nullptr)) {
+    StorageContext* context = ensure_context(storage, device);
+    if (!context->observer) {
+      context->observer = observer;
+      observer->on_alloc(context, device, context->nbytes);
+    }
+  }
+}
+
 std::atomic<size_t> g_bytes_in_use{0};
 
 // To be called when other bytes stand behind a storage.
@@ -123,21 +135,13 @@ c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shar
           c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
           claimed_memory(device),
           /*resizable=*/true)));
-  adopt_storage(storage, device, observer);
+  guard(storage.unsafeGetStorageImpl(), device, observer);
   return storage;
 }
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  impl->set_allocator(claimed_memory(device));
-  compat::set_write_hook(impl, &refuse_data);
-  if (C10_UNLIKELY(observer != nullptr)) {
-    StorageContext* context = ensure_context(impl, device);
-    if (!context->observer) {
-      context->observer = observer;
-      observer->on_alloc(context, device, context->nbytes);
-    }
-  }
+  storage.unsafeGetStorageImpl()->set_allocator(claimed_memory(device));
+  guard(storage.unsafeGetStorageImpl(), device, observer);
 }
 
 size_t known_bytes_in_use() {
