@@ -173,17 +173,28 @@ def observe_fake(
         return Observation([], error.with_traceback(None))
 
 
+def judge_error(engine: Engine, raised: Exception, refused: str | None, is_same: bool) -> Result:
+    """What a fake's error is worth, where the real call raised `refused`, if it did; `is_same`: whether this is it."""
+    said = f"{type(raised).__name__}: {str(raised)[:300]}"
+    if isinstance(raised, engine.declares):
+        return Result(NOT_ANSWERED, said)
+    if refused is None:
+        return Result(FAKE_RAISES, said)
+    if is_same and not isinstance(raised, engine.gives_up):
+        return Result(BOTH_REFUSE)
+    return Result(OTHER_ERROR, f"real {refused}; fake {said}")
+
+
+def judge_against_record(engine: Engine, raised: Exception, refused: str | None) -> Result:
+    """The same against a record, which has the name of the exception."""
+    return judge_error(engine, raised, refused, refused in [kind.__name__ for kind in type(raised).__mro__])
+
+
 def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
     """What a fake run is worth, held against the real one."""
     if fake.error is not None:
-        said = f"{type(fake.error).__name__}: {str(fake.error)[:300]}"
-        if isinstance(fake.error, engine.declares):
-            return Result(NOT_ANSWERED, said)
-        if real.error is None:
-            return Result(FAKE_RAISES, said)
-        if isinstance(fake.error, type(real.error)) and not isinstance(fake.error, engine.gives_up):
-            return Result(BOTH_REFUSE)
-        return Result(OTHER_ERROR, f"real {type(real.error).__name__}: {str(real.error)[:150]}; fake {said}")
+        refused = None if real.error is None else f"{type(real.error).__name__}: {str(real.error)[:150]}"
+        return judge_error(engine, fake.error, refused, isinstance(fake.error, type(real.error)))
     if real.error is not None:
         return Result(FAKE_ACCEPTS, f"real {type(real.error).__name__}: {str(real.error)[:200]}")
     if fake.not_fake:

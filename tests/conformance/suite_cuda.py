@@ -23,18 +23,15 @@ from typing import Any
 
 import torch
 from compare import (
-    BOTH_REFUSE,
     DIFFERENT,
     FAKE_ACCEPTS,
-    FAKE_RAISES,
-    NOT_ANSWERED,
     NOT_MATCHED,
-    OTHER_ERROR,
     SAME,
     Case,
     Result,
     copy_tree,
     gradients,
+    judge_against_record,
     normal_stride,
     settle,
     shares_storage,
@@ -186,16 +183,8 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
                 answer = _answer(returned, tensors)
                 given = gradients(tensors_in(returned), tensors) if asks_gradients else None
                 answered_grads = given and [None if g is None else described(g) for g in given]
-    except engine.declares as error:
-        return Result(NOT_ANSWERED, f"{type(error).__name__}: {str(error)[:200]}")
     except Exception as error:
-        said = f"{type(error).__name__}: {str(error)[:300]}"
-        if not refuses:
-            return Result(FAKE_RAISES, said)
-        names = [kind.__name__ for kind in type(error).__mro__]
-        if grads in names and not isinstance(error, engine.gives_up):
-            return Result(BOTH_REFUSE)
-        return Result(OTHER_ERROR, f"real {grads}; fake {said}")
+        return judge_against_record(engine, error, grads if refuses else None)
     if refuses:
         return Result(FAKE_ACCEPTS, f"real {grads}")
     if known and [row[1:3] for row in answer] == [row[1:3] for row in outputs] and answer != outputs:

@@ -17,19 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from compare import (
-    BOTH_REFUSE,
     DIFFERENT,
     FAKE_ACCEPTS,
-    FAKE_RAISES,
-    NOT_ANSWERED,
     NOT_MATCHED,
-    OTHER_ERROR,
     SAME,
     Case,
     Result,
     copy_tree,
     describe,
     difference,
+    judge_against_record,
     settle,
     tensors_in,
 )
@@ -101,14 +98,8 @@ def _compare(engine: Engine, run: Run, arguments: Arguments, rows: list[Any] | N
             args, kwargs = fake_tree(session, copy_tree(arguments), itertools.repeat("cuda"))
             with session.inside():
                 answer = observed(run, args, kwargs)
-    except engine.declares as raised:
-        return Result(NOT_ANSWERED, f"{type(raised).__name__}: {str(raised)[:200]}")
     except Exception as raised:
-        said = f"{type(raised).__name__}: {str(raised)[:300]}"
-        if rows is not None:
-            return Result(FAKE_RAISES, said)
-        names = [kind.__name__ for kind in type(raised).__mro__]
-        return Result(BOTH_REFUSE) if error in names else Result(OTHER_ERROR, f"real {error}; fake {said}")
+        return judge_against_record(engine, raised, None if rows is not None else error)
     if rows is None:
         return Result(FAKE_ACCEPTS, f"real {error}")
     detail = difference(rows, answer)

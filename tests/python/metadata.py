@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -63,6 +65,24 @@ def assert_same_metadata(
         assert not different, f"result {position} differs, (fake, real): {different}"
         assert device is None or got.device == torch.device(device), f"result {position} claims {got.device}"
     assert storage_groups(tensors_in(fake)) == storage_groups(tensors_in(real)), "other tensors share a storage"
+
+
+def assert_answers_like_real(
+    call: Callable[[], Any], *, while_fake: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> None:
+    """What `call` returns or raises for real, it does on fakes of unknown values; twice, for the cache."""
+    try:
+        real = call()
+    except Exception as error:
+        real = error
+    with fake_mode(known_values=0):
+        for _ in range(2):
+            with while_fake():
+                if isinstance(real, Exception):
+                    with pytest.raises(type(real)):
+                        call()
+                else:
+                    assert_same_metadata(call(), real)
 
 
 def assert_like_real(program: Callable[[], Any], *, device: str | torch.device | None = "cpu") -> Any:
