@@ -93,15 +93,32 @@ at::Tensor learnable_per_channel(
   return std::get<0>(per_channel(self, scale, contiguous_like(zero_point, c10::kInt), axis, quant_min, quant_max));
 }
 
-void check_floats(std::initializer_list<at::Tensor> tensors, const char* name) {
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK(tensor.scalar_type() == c10::kFloat, name, ": expected Float, got ", tensor.scalar_type());
+// What both backwards want: floats, or bfloat16, which is computed in float.
+void check_gradient(
+    const at::Tensor& grad,
+    const at::Tensor& self,
+    const at::Tensor& scale,
+    const at::Tensor& zero_point,
+    const char* name) {
+  for (const at::Tensor* tensor : {&grad, &self, &scale, &zero_point}) {
+    TORCH_CHECK(
+        tensor->scalar_type() == c10::kFloat || self.scalar_type() == c10::kBFloat16,
+        name,
+        ": expected Float, got ",
+        tensor->scalar_type());
   }
 }
 
-// bfloat16 is computed in float, and float is what the gradients are.
-at::Tensor as_float(const at::Tensor& tensor, const at::Tensor& self) {
-  return self.scalar_type() == c10::kBFloat16 ? contiguous_like(tensor, c10::kFloat) : tensor;
+// Gradients are floats; those of nothing are what they are the gradients of.
+ThreeTensors learnable_gradients(
+    const at::Tensor& self,
+    const at::Tensor& scale,
+    const at::Tensor& zero_point,
+    int64_t channels) {
+  if (self.numel() == 0) {
+    return {self, scale, zero_point};
+  }
+  return {strided_like(self, c10::kFloat), empty({channels}, c10::kFloat), empty({channels}, c10::kFloat)};
 }
 
 ThreeTensors learnable_per_tensor_backward(
@@ -111,17 +128,12 @@ ThreeTensors learnable_per_tensor_backward(
     const at::Tensor& zero_point,
     int64_t quant_min,
     int64_t quant_max) {
-  check_floats(
-      {as_float(grad, self), as_float(self, self), as_float(scale, self), as_float(zero_point, self)},
-      "_fake_quantize_learnable_per_tensor_affine_backward");
+  check_gradient(grad, self, scale, zero_point, "_fake_quantize_learnable_per_tensor_affine_backward");
   TORCH_CHECK(self.numel() == grad.numel(), "`X` and `dY` are not the same size");
   TORCH_CHECK(
       quant_min <= 0 && quant_max >= 0,
       "`quant_min` should be less than or equal to `quant_max`, and the quantization range should include 0.");
-  if (self.numel() == 0) {
-    return {self, scale, zero_point};
-  }
-  return {strided_like(self, c10::kFloat), empty({1}, c10::kFloat), empty({1}, c10::kFloat)};
+  return learnable_gradients(self, scale, zero_point, /*channels=*/1);
 }
 
 ThreeTensors learnable_per_channel_backward(
@@ -132,18 +144,12 @@ ThreeTensors learnable_per_channel_backward(
     int64_t axis,
     int64_t quant_min,
     int64_t quant_max) {
-  check_floats(
-      {as_float(grad, self), as_float(self, self), as_float(scale, self), as_float(zero_point, self)},
-      "_fake_quantize_learnable_per_channel_affine_backward");
+  check_gradient(grad, self, scale, zero_point, "_fake_quantize_learnable_per_channel_affine_backward");
   TORCH_CHECK(self.sizes() == grad.sizes(), "`X` and `dY` are not the same size");
   TORCH_CHECK(quant_min <= 0 && quant_max >= 0, "Expecting `quant_min` <= 0 and `quant_max` >= 0");
   check_channels(self, scale, zero_point, axis);
   TORCH_CHECK(axis >= 0 && axis < self.dim(), "`axis` must be between 0 and number of dimensions of input");
-  if (self.numel() == 0) {
-    return {self, scale, zero_point};
-  }
-  return {
-      strided_like(self, c10::kFloat), empty({self.size(axis)}, c10::kFloat), empty({self.size(axis)}, c10::kFloat)};
+  return learnable_gradients(self, scale, zero_point, self.size(axis));
 }
 
 // The observer keeps a range per channel, and sizes its tensors when it sees the first input.
