@@ -45,13 +45,13 @@ class _NoDataInStorage(DataAccessError, NotImplementedError):
     """Also what PyTorch raises: a storage without data may be that of a meta tensor, which is none of ours."""
 
 
-def _reads(cls: type, name: str, untyped: Callable[[Any], UntypedStorage]) -> None:
+def _reads(cls: type, name: str) -> None:
     """Makes a method of `cls` that reads say that there is nothing to read."""
     original = getattr(cls, name)
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_fake(untyped(self)):
+        if not _is_fake(self):
             return _on_data(original, self, *args, **kwargs)
         raise _NoDataInStorage(
             f"{cls.__name__}: the storage of a fake or meta tensor holds no data to read; read the tensor, whose "
@@ -182,8 +182,8 @@ def _mixed(what: str) -> RealTensorError:
 
 def install() -> None:
     """Puts the wrappers in place."""
-    _reads(UntypedStorage, "__getitem__", lambda storage: storage)
-    _reads(TypedStorage, "_getitem", lambda storage: storage._untyped_storage)
+    _reads(UntypedStorage, "__getitem__")
+    _reads(TypedStorage, "_getitem")
     UntypedStorage.device = property(_device)  # type: ignore[assignment]
     _prints(UntypedStorage, "__repr__")
     _prints(TypedStorage, "__str__")

@@ -36,8 +36,9 @@ RuleResult set_storage(Call& call, const ModePtr& mode) {
   const c10::Storage storage = call.arg(1).toStorage();
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   if (self != nullptr && self->claimed_device().is_cpu() && storage.device().is_cpu()) {
-    const at::Tensor bytes =
-        at::from_blob(storage.mutable_data(), {static_cast<int64_t>(storage.nbytes())}, at::TensorOptions(c10::kByte));
+    // Read, and copied: the pointer is not written to.
+    const at::Tensor bytes = at::from_blob(
+        const_cast<void*>(storage.data()), {static_cast<int64_t>(storage.nbytes())}, at::TensorOptions(c10::kByte));
     call.arg(1) = lift(bytes, mode, /*copy=*/true).storage();
   }
   return RuleResult::kContinue;
