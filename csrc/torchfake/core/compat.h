@@ -9,6 +9,13 @@
 #define TORCHFAKE_TORCH_AT_LEAST(minor) \
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
 
+// Whether PyTorch has a header that says how the matrices of a scaled product may be scaled.
+#if __has_include(<ATen/native/ScaledBlasUtils.h>)
+#define TORCHFAKE_HAS_SCALING_RECIPES 1
+#else
+#define TORCHFAKE_HAS_SCALING_RECIPES 0
+#endif
+
 namespace torchfake::compat {
 
 // The slot in PyTorch's thread-local debug info that carries the mode. PyTorch hands that info to autograd's worker

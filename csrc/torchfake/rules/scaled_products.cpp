@@ -1,9 +1,9 @@
 // Products of matrices whose result has a dtype of its own, and of scaled float8 and float4 matrices.
 #include <ATen/native/Resize.h>
-#include <ATen/native/ScaledBlasUtils.h>
 
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
+#include <torchfake/rules/scaling_recipes.h>
 
 namespace torchfake {
 
@@ -263,37 +263,6 @@ at::Tensor& scaled_mm_out(
   return out;
 }
 
-// Scales with the names of how they scale: PyTorch says which go together.
-struct Recipe {
-  std::vector<at::blas::ScalingType> kinds;
-  at::ArrayRef<at::Tensor> scales;
-};
-
-Recipe recipe(at::TensorList scales, at::IntArrayRef kinds) {
-  return {at::native::scaled::convert_int_to_enum<at::blas::ScalingType>(kinds), scales};
-}
-
-bool is_supported(const at::Tensor& self, Recipe a, const at::Tensor& mat2, Recipe b) {
-  using Kind = at::blas::ScalingType;
-  namespace scaled = at::native::scaled;
-  const auto holds = [&](auto check) {
-    return check(self.scalar_type(), a.kinds, a.scales, mat2.scalar_type(), b.kinds, b.scales);
-  };
-  if (holds(&scaled::check_tensorwise_recipe) || holds(&scaled::check_rowwise_recipe)) {
-    return true;
-  }
-  const auto in_blocks = [&](Kind first, Kind second) {
-    return scaled::check_deepseek_recipe(
-        first, second, self.scalar_type(), a.kinds, a.scales, mat2.scalar_type(), b.kinds, b.scales);
-  };
-  return !claimed_device().is_cpu() &&
-      (in_blocks(Kind::BlockWise1x128, Kind::BlockWise128x128) ||
-       in_blocks(Kind::BlockWise128x128, Kind::BlockWise1x128) ||
-       in_blocks(Kind::BlockWise1x128, Kind::BlockWise1x128) || holds(&scaled::check_nvfp4_recipe) ||
-       holds(&scaled::check_nvfp4_recipe_single_scale) || holds(&scaled::check_mxfp8_recipe) ||
-       holds(&scaled::check_mxfp4_recipe));
-}
-
 void check_contraction(const at::Tensor& self, const at::Tensor& mat2, at::IntArrayRef dims) {
   TORCH_CHECK_VALUE(self.dim() == 2, "mat_a must be a matrix");
   TORCH_CHECK_VALUE(mat2.dim() == 2, "mat_b must be a matrix");
@@ -319,8 +288,8 @@ void check_rows(const at::Tensor& scale, int64_t rows, const char* name) {
 void check_scaled_mm_v2(
     const at::Tensor& self,
     const at::Tensor& mat2,
-    const Recipe& a,
-    const Recipe& b,
+    const ScalingRecipe& a,
+    const ScalingRecipe& b,
     const at::Tensor& bias,
     c10::ScalarType out_dtype,
     at::IntArrayRef contraction_dim) {
@@ -328,9 +297,9 @@ void check_scaled_mm_v2(
   TORCH_CHECK_VALUE(
       !bias.defined() || bias.numel() == mat2.size(1), "Bias must be size ", mat2.size(1), " but got ", bias.numel());
   TORCH_CHECK_VALUE(
-      is_supported(self, a, mat2, b),
+      go_together(a, b, /*on_gpu=*/!claimed_device().is_cpu()),
       "Invalid scaling configuration: no kernel takes these dtypes with these recipes and scales.");
-  if (a.kinds.front() == at::blas::ScalingType::RowWise) {
+  if (is_by_rows(a)) {
     check_rows(a.scales.front(), self.size(0), "scale_a");
     check_rows(b.scales.front(), mat2.size(1), "scale_b");
   }
@@ -353,7 +322,13 @@ at::Tensor scaled_mm_v2(
     at::IntArrayRef contraction_dim) {
   const c10::ScalarType dtype = out_dtype.value_or(self.scalar_type());
   check_scaled_mm_v2(
-      self, mat2, recipe(scale_a, recipe_a), recipe(scale_b, recipe_b), value(bias), dtype, contraction_dim);
+      self,
+      mat2,
+      {self.scalar_type(), recipe_a, scale_a},
+      {mat2.scalar_type(), recipe_b, scale_b},
+      value(bias),
+      dtype,
+      contraction_dim);
   return empty({self.size(0), mat2.size(1)}, dtype);
 }
 
@@ -374,8 +349,8 @@ at::Tensor& scaled_mm_v2_out(
   check_scaled_mm_v2(
       self,
       mat2,
-      recipe(scale_a, recipe_a),
-      recipe(scale_b, recipe_b),
+      {self.scalar_type(), recipe_a, scale_a},
+      {mat2.scalar_type(), recipe_b, scale_b},
       value(bias),
       out.scalar_type(),
       contraction_dim);
