@@ -210,6 +210,8 @@ bool is_absent(c10::DeviceType type) {
 //   later writes over it. CUDA gets one in any case: a machine of one GPU may be asked to claim `cuda:7`.
 // - Python initialises a device before an operator sees it; the front turns that off. So that a real `x.cuda()` still
 //   ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation would have.
+// - an operator that every device could compose, and CUDA has a kernel for, is composed above the engine where PyTorch finds
+//   no such kernel. For these few one is registered, which no real tensor can reach.
 // Nothing else is claimed: torch.cuda.is_available() stays as it was.
 struct Installer {
   Installer() {
@@ -236,6 +238,13 @@ struct Installer {
       if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
         libraries.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
         libraries.back().fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
+      }
+    }
+    libraries.emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    for (const char* name : {"silu_backward", "mish_backward", "_fused_rms_norm"}) {
+      const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + name).c_str(), "");
+      if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+        libraries.back().impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
       }
     }
   }

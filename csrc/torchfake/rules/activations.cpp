@@ -39,6 +39,10 @@ at::Tensor hardtanh(const at::Tensor& self, const at::Scalar& min, const at::Sca
   return strided_like(self);
 }
 
+at::Tensor mish_backward(const at::Tensor& grad_output, const at::Tensor& self) {
+  return pointwise(grad_output, self);
+}
+
 at::Tensor hardtanh_backward(const at::Tensor& grad_output, const at::Tensor& self) {
   require_floating(self, "hardtanh_backward");
   return pointwise(grad_output, self);
@@ -193,6 +197,7 @@ KernelList activation_kernels() {
       kernel<ops::hardtanh, &hardtanh>(),
       out_form<ops::hardtanh_out, ops::hardtanh>(),
       in_place_form<ops::hardtanh_, ops::hardtanh>(),
+      kernel<ops::mish_backward, &mish_backward>(),
       kernel<ops::hardtanh_backward, &hardtanh_backward>(),
       out_form<ops::hardtanh_backward_grad_input, ops::hardtanh_backward>(),
       kernel<ops::log_sigmoid_forward, &log_sigmoid_forward>(),

@@ -1,7 +1,9 @@
-// Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values.
+// Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
+#include <ATen/Context.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/cudnn_batch_norm.h>
+#include <ATen/ops/cudnn_grid_sampler.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
@@ -70,6 +72,25 @@ bool max_pool1d(const Call& call) {
     pooled.squeeze_(0);
   }
   answer_with(call, std::move(pooled));
+  return true;
+}
+
+// grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners): cuDNN has bilinear, zeros, aligned corners.
+bool grid_sampler(const Call& call) {
+  const at::Tensor input = call.arg(0).toTensor();
+  const at::Tensor grid = call.arg(1).toTensor();
+  const auto has_dtype = [](const at::Tensor& tensor) {
+    const c10::ScalarType dtype = tensor.scalar_type();
+    return dtype == c10::kDouble || dtype == c10::kFloat || dtype == c10::kHalf;
+  };
+  const auto is_small = [](const at::Tensor& tensor) { return tensor.numel() <= std::numeric_limits<int32_t>::max(); };
+  const bool asked = call.arg(2).toInt() == 0 && call.arg(3).toInt() == 0 && call.arg(4).toBool();
+  if (!asked || !input.is_cuda() || !grid.is_cuda() || !at::globalContext().userEnabledCuDNN() || !has_dtype(input) ||
+      !has_dtype(grid) || input.numel() == 0 || grid.numel() == 0 || !is_small(input) || !is_small(grid) ||
+      input.dim() != 4 || input.size(1) > 1024) {
+    return false;
+  }
+  answer_with(call, at::cudnn_grid_sampler(input, grid));
   return true;
 }
 
@@ -259,7 +280,7 @@ bool packed_network(const Call& call) {
   return cudnn_recurrent<kMode, true>(call);
 }
 
-constexpr std::array<CompositeRule, 23> kRules = {{
+constexpr std::array<CompositeRule, 24> kRules = {{
     {"quantile", &of_valid_input<1>},
     {"quantile.scalar", &of_valid_input<1>},
     {"nanquantile", &of_valid_input<1>},
@@ -274,6 +295,7 @@ constexpr std::array<CompositeRule, 23> kRules = {{
     {"ctc_loss.IntList", &ctc_loss},
     {"max_pool1d", &max_pool1d},
     {"batch_norm", &batch_norm},
+    {"grid_sampler", &grid_sampler},
     {"_pad_packed_sequence", &pad_packed_sequence},
     {"lstm.data", &packed_network<Cudnn::kLstm>},
     {"gru.data", &packed_network<Cudnn::kGru>},

@@ -1,8 +1,10 @@
 // Layer and batch normalisation: the saved statistics differ between the CPU and the GPUs.
 #include <ATen/AccumulateType.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/native/layer_norm.h>
+#include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
 #include <ATen/ops/empty_like.h>
 
 #include <torchfake/rules/forms.h>
@@ -34,6 +36,14 @@ c10::ScalarType statistics_dtype(const at::Tensor& input, const Params&... param
   return at::native::param_scalar_type(input, mixed);
 }
 
+// One for each of what is normalised together.
+std::vector<int64_t> row_statistics(const at::Tensor& input, c10::IntArrayRef normalized_shape) {
+  const size_t axis = static_cast<size_t>(input.dim()) - normalized_shape.size();
+  std::vector<int64_t> sizes(input.sizes().begin(), input.sizes().begin() + static_cast<ptrdiff_t>(axis));
+  sizes.resize(static_cast<size_t>(input.dim()), 1);
+  return sizes;
+}
+
 ThreeTensors native_layer_norm(
     const at::Tensor& input,
     c10::IntArrayRef normalized_shape,
@@ -41,9 +51,7 @@ ThreeTensors native_layer_norm(
     const OptTensor& bias,
     double /*eps*/) {
   at::native::_check_layer_norm_inputs(input, normalized_shape, value(weight), value(bias));
-  const size_t axis = static_cast<size_t>(input.dim()) - normalized_shape.size();
-  std::vector<int64_t> statistics(input.sizes().begin(), input.sizes().begin() + static_cast<ptrdiff_t>(axis));
-  statistics.resize(static_cast<size_t>(input.dim()), 1);
+  const std::vector<int64_t> statistics = row_statistics(input, normalized_shape);
   const c10::ScalarType dtype = statistics_dtype(input, value(weight), value(bias));
   return {contiguous_like(input), empty(statistics, dtype), empty(statistics, dtype)};
 }
@@ -94,6 +102,10 @@ ThreeTensors batch_norm(
   check_size(bias, channels, "bias");
   const c10::ScalarType dtype = statistics_dtype(input, weight, bias, running_mean, running_var);
   const bool on_cpu = claimed_device().is_cpu();
+  if (!on_cpu && training && running_mean.defined() && running_var.defined()) {
+    at::assert_no_internal_overlap(running_mean);
+    at::assert_no_internal_overlap(running_var);
+  }
   const at::Tensor output =
       at::empty_like(input, keeps_strides ? at::MemoryFormat::Preserve : input.suggest_memory_format());
   // In evaluation the CPU saves nothing.
@@ -142,10 +154,14 @@ ThreeTensors native_batch_norm_no_stats(
   return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
-// In evaluation the CPU saves no statistics, and leaves the arguments for them as they come.
+// In evaluation the CPU saves no statistics, and leaves the arguments for them as they come. The kernels of a GPU that are
+// made for contiguous inputs write statistics of one dtype alone.
 void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  const bool on_cpu = claimed_device().is_cpu();
   for (size_t i = 0; i < outs.size(); ++i) {
-    if (i == 0 || results[i].numel() > 0 || !claimed_device().is_cpu()) {
+    if (!on_cpu) {
+      write_out(outs[i], results[i], i > 0 && results[0].is_contiguous() ? OutDtype::kSame : OutDtype::kCastable);
+    } else if (i == 0 || results[i].numel() > 0) {
       at::native::resize_output(outs[i], results[i].sizes());
     }
   }
@@ -160,6 +176,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
     double /*momentum*/,
     double /*eps*/) {
   const bool by_cudnn = claimed_device().is_cuda() && cudnn_normalizes(input, value(weight));
+  TORCH_CHECK(!claimed_device().is_cuda() || input.numel() > 0, "cuDNN error: CUDNN_STATUS_BAD_PARAM");
   TORCH_CHECK(
       !by_cudnn || input.is_contiguous(input.suggest_memory_format()),
       "Expected input->is_contiguous(input->suggest_memory_format()) to be true, but got false.");
@@ -312,6 +329,25 @@ ThreeTensors native_group_norm_backward(
       parameter(output_mask[2])};
 }
 
+// The kernel of a GPU; other devices compose it.
+TwoTensors fused_rms_norm(
+    const at::Tensor& input,
+    c10::IntArrayRef normalized_shape,
+    const OptTensor& weight,
+    std::optional<double> eps) {
+  if (!claimed_device().is_cuda()) {
+    return at::compositeimplicitautograd::_fused_rms_norm(input, normalized_shape, weight, eps);
+  }
+  at::native::_check_rms_norm_inputs_symint(input, c10::fromIntArrayRefSlow(normalized_shape), value(weight));
+  TORCH_CHECK(
+      !weight || !weight->defined() || weight->scalar_type() == input.scalar_type(),
+      "expected scalar type ",
+      input.scalar_type(),
+      " but found ",
+      weight->scalar_type());
+  return {contiguous_like(input), empty(row_statistics(input, normalized_shape), statistics_dtype(input))};
+}
+
 TwoTensors fused_rms_norm_backward(
     const at::Tensor& /*grad_out*/,
     const at::Tensor& input,
@@ -342,6 +378,7 @@ KernelList normalization_kernels() {
       kernel<ops::batch_norm_backward_elemt, &batch_norm_backward_elemt>(),
       kernel<ops::native_group_norm, &native_group_norm>(),
       kernel<ops::native_group_norm_backward, &native_group_norm_backward>(),
+      kernel<ops::_fused_rms_norm, &fused_rms_norm>(),
       kernel<ops::_fused_rms_norm_backward, &fused_rms_norm_backward>(),
       native_kernel<decltype(native_layer_norm), &native_layer_norm>("aten::native_layer_norm"),
       native_kernel<decltype(native_layer_norm_backward), &native_layer_norm_backward>(

@@ -40,6 +40,21 @@ std::tuple<at::Tensor, at::Tensor> grid_sampler_backward(
   return {output_mask[0] ? contiguous_like(input) : at::Tensor(), contiguous_like(grid)};
 }
 
+at::Tensor cudnn_grid_sampler(const at::Tensor& input, const at::Tensor& grid) {
+  TORCH_CHECK(
+      input.scalar_type() == grid.scalar_type(),
+      "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'grid'; but type ",
+      input.toString(),
+      " does not equal ",
+      grid.toString(),
+      " (while checking arguments for cudnn_grid_sampler)");
+  return grid_sampler_2d(input, grid, 0, 0, true);
+}
+
+std::tuple<at::Tensor, at::Tensor> cudnn_grid_sampler_backward(const at::Tensor& input, const at::Tensor& grid) {
+  return {contiguous_like(input), contiguous_like(grid)};
+}
+
 // Sizes with the last three (channels, height, width) replaced.
 std::vector<int64_t> with_image(const at::Tensor& self, int64_t channels, int64_t height, int64_t width) {
   std::vector<int64_t> sizes(self.sizes().begin(), self.sizes().end() - 3);
@@ -79,8 +94,11 @@ at::Tensor channel_shuffle(const at::Tensor& self, int64_t groups) {
       " channels and ",
       groups,
       " groups.");
+  if (self.numel() == 0) {
+    return self.alias();
+  }
   if (claimed_device().is_cpu()) {
-    return self.numel() == 0 ? self.alias() : formatted_like(self);
+    return formatted_like(self);
   }
   // Elsewhere it is a view, and refuses what cannot be viewed so.
   return self.view({self.size(0), groups, channels / groups, -1}).permute({0, 2, 1, 3}).contiguous().view(self.sizes());
@@ -92,6 +110,8 @@ KernelList vision_kernels() {
   namespace ops = at::_ops;
   return {
       kernel<ops::grid_sampler_3d, &grid_sampler_3d>(),
+      kernel<ops::cudnn_grid_sampler, &cudnn_grid_sampler>(),
+      kernel<ops::cudnn_grid_sampler_backward, &cudnn_grid_sampler_backward>(),
       kernel<ops::grid_sampler_2d_backward, &grid_sampler_backward>(),
       kernel<ops::grid_sampler_3d_backward, &grid_sampler_backward>(),
       native_kernel<decltype(grid_sampler_2d), &grid_sampler_2d>("aten::grid_sampler_2d"),
