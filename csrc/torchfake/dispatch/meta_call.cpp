@@ -264,7 +264,12 @@ void meta_call(Call& call, c10::Device device) {
     return call_in_kernel(call, device);
   }
   const size_t below = call.stack->size() - call.num_args();
-  const std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
+  std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
+  for (c10::IValue& argument : arguments) {
+    if (argument.isList()) {
+      argument = argument.toList().copy();  // some composites write to a list they are given
+    }
+  }
   try {
     call_in_kernel(call, device);
   } catch (const CastsInside&) {

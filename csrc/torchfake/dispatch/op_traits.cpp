@@ -176,7 +176,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   takes_rows = base == "embedding" || base == "nll_loss_forward" || base == "nll_loss2d_forward";
   replaces_storage = base == "set_";
   native = find_native_kernel(qualified_name());
-  refused_dtypes = DtypeRefusals::of(schema);
+  refused_dtypes = DtypeRefusals::of(op);
   is_composite = native == nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
   is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace torchfake {
 
@@ -97,9 +98,23 @@ RuleResult index_select(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// embedding(weight, indices), which selects rows on the CPU
+// A GPU reads and writes through a view that repeats the dimension, and finds no memory for one that has nothing.
+void check_addressable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
+  const bool nothing = self.is_cuda() && self.dim() > 0 && index.numel() > 0 && self.size(dim) == 0;
+  TORCH_CHECK(!nothing, "indices into dimension ", dim, " of self, which has size 0, are out of bounds");
+}
+
+// gather(self, dim, index), scatter(self, dim, index, ...)
+RuleResult through_index(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  check_addressable(self, c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim()), call.arg(2).toTensor());
+  return RuleResult::kContinue;
+}
+
+// embedding(weight, indices), which selects rows
 RuleResult embedding(Call& call, const ModePtr& /*mode*/) {
   check_selectable(call.arg(0).toTensor(), 0, call.arg(1).toTensor());
+  check_addressable(call.arg(0).toTensor(), 0, call.arg(1).toTensor());
   return RuleResult::kContinue;
 }
 
@@ -172,6 +187,9 @@ std::optional<std::vector<int64_t>> indexed_sizes(
 RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor values = call.arg(2).toTensor();
+  if (self.is_cuda() && call.arg(3).toBool()) {
+    check_written_once(call);
+  }
   const auto sizes = indexed_sizes(self, call.arg(1).toOptionalTensorList());
   TORCH_CHECK(
       !sizes || at::is_expandable_to(values.sizes(), *sizes),
@@ -183,7 +201,8 @@ RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
 }
 
 // scatter_reduce(self, dim, index, src, reduce)
-RuleResult scatter_reduce(Call& call, const ModePtr& /*mode*/) {
+RuleResult scatter_reduce(Call& call, const ModePtr& mode) {
+  through_index(call, mode);
   const at::Tensor self = call.arg(0).toTensor();
   const std::string_view reduce = call.arg(4).toStringView();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -192,13 +211,40 @@ RuleResult scatter_reduce(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// addmv(self, mat, vec)
+RuleResult addmv(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  TORCH_CHECK(
+      !call.traits.args[0].is_written || !self.is_cuda() || self.dim() != 1 || self.size(0) < 2 || self.stride(0) > 0,
+      "at::cuda::blas::gemv argument incy must be positive and less than ",
+      std::numeric_limits<int>::max());
+  return RuleResult::kContinue;
+}
+
+// roll(self, shifts, dims)
+RuleResult roll(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const std::vector<int64_t> dims = call.arg(2).toIntVector();
+  TORCH_CHECK_INDEX(
+      !self.is_cuda() || self.dim() > 0 || dims.empty(),
+      "Dimension specified as ",
+      dims.empty() ? 0 : dims[0],
+      " but tensor has no dimensions");
+  return RuleResult::kContinue;
+}
+
 struct Check {
   std::string_view base;  // without the underscore of the in-place form
   Rule rule;
 };
 
-constexpr std::array<Check, 16> kChecks = {{
+constexpr std::array<Check, 21> kChecks = {{
     {"scatter_reduce", &scatter_reduce},
+    {"gather", &through_index},
+    {"scatter", &through_index},
+    {"scatter_add", &through_index},
+    {"addmv", &addmv},
+    {"roll", &roll},
     {"gelu", &gelu},
     {"mm", &mm},
     {"as_strided_copy", &within_storage<1>},

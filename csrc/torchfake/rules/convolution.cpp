@@ -140,7 +140,8 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
       ") and bias type (",
       bias.defined() ? bias.scalar_type() : input.scalar_type(),
       ") should be the same");
-  if (claimed_device().is_cuda() && c10::isIntegralType(input.scalar_type(), /*includeBool=*/true)) {
+  const bool computes = input.numel() > 0 && weight.numel() > 0;
+  if (computes && claimed_device().is_cuda() && c10::isIntegralType(input.scalar_type(), /*includeBool=*/true)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         !is_padded_by_a_step(g),
         "\"slow_conv_transpose",

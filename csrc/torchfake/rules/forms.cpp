@@ -149,6 +149,8 @@ void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results
   }
   for (size_t i = 0; i < outs.size(); ++i) {
     if (at::native::resize_output(outs[i], results[i].sizes())) {
+      // The result may be a part of what was computed, and so is the argument then.
+      outs[i].resize_({static_cast<int64_t>(results[i].storage().nbytes() / results[i].itemsize())});
       outs[i].as_strided_(results[i].sizes(), results[i].strides());
     }
   }

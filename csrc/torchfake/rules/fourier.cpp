@@ -52,16 +52,22 @@ bool at_once_on_gpu(c10::IntArrayRef dim) {
   return !claimed_device().is_cpu() && dim.size() <= 3 && !(dim.size() >= 2 && dim[0] == 0 && dim[1] == 1);
 }
 
+void check_not_empty(const at::Tensor& self) {
+  TORCH_CHECK(!claimed_device().is_cuda() || self.numel() > 0, "cuFFT error: CUFFT_INVALID_SIZE");
+}
+
 at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool /*forward*/) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
   if (dim.empty()) {
     return self.clone();
   }
+  check_not_empty(self);
   return transformed(self, self.sizes(), by_stride(self, dim, /*keep_last=*/false), self.scalar_type());
 }
 
 at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool onesided) {
   TORCH_CHECK(self.is_floating_point(), "expected a real input");
+  check_not_empty(self);
   std::vector<int64_t> sizes = self.sizes().vec();
   if (onesided) {
     sizes[dim.back()] = sizes[dim.back()] / 2 + 1;
@@ -79,6 +85,7 @@ at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
 // works on a contiguous copy unless the complex transform has made one.
 at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normalization, int64_t last_dim_size) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
+  check_not_empty(self);
   const c10::ScalarType dtype = c10::toRealValueType(self.scalar_type());
   std::vector<int64_t> sizes = self.sizes().vec();
   sizes[dim.back()] = last_dim_size;
@@ -90,17 +97,38 @@ at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normali
   return transformed(input, sizes, dim.slice(dim.size() - 1), dtype);
 }
 
+// The result is copied; a GPU scales it in the same step, and an argument that has to grow takes its strides.
+void write_transformed(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  if (claimed_device().is_cuda()) {
+    write_out(outs[0], results[0], OutDtype::kCastable);
+  } else {
+    write_copy(outs, results);
+  }
+}
+
+at::Tensor& fft_r2c_out(
+    const at::Tensor& self,
+    c10::IntArrayRef dim,
+    int64_t normalization,
+    bool onesided,
+    at::Tensor& out) {
+  const at::Tensor result = fft_r2c(self, dim, normalization, onesided);
+  // Two-sided, one half of `out` is written and the other filled from it.
+  (onesided ? write_transformed : write_copy)({out}, {result});
+  return out;
+}
+
 }  // namespace
 
 KernelList fourier_kernels() {
   namespace ops = at::_ops;
   return {
       kernel<ops::_fft_c2c, &fft_c2c>(),
-      out_form<ops::_fft_c2c_out, ops::_fft_c2c>(&write_copy),
+      out_form<ops::_fft_c2c_out, ops::_fft_c2c>(&write_transformed),
       kernel<ops::_fft_r2c, &fft_r2c>(),
-      out_form<ops::_fft_r2c_out, ops::_fft_r2c>(&write_copy),
+      kernel<ops::_fft_r2c_out, &fft_r2c_out>(),
       kernel<ops::_fft_c2r, &fft_c2r>(),
-      out_form<ops::_fft_c2r_out, ops::_fft_c2r>(&write_copy),
+      out_form<ops::_fft_c2r_out, ops::_fft_c2r>(&write_transformed),
   };
 }
 

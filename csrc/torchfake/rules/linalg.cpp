@@ -92,7 +92,10 @@ at::Tensor ormqr(const at::Tensor& self, const at::Tensor& tau, const at::Tensor
 TwoTensors eig(const at::Tensor& self) {
   at::native::squareCheckInputs(self, "linalg.eig");
   const c10::ScalarType dtype = c10::toComplexType(self.scalar_type());
-  return {empty(without_last(self), dtype), column_major(self.sizes(), dtype)};
+  // A GPU's library leaves vectors in columns as well; they are copied to where they are wanted.
+  return {
+      empty(without_last(self), dtype),
+      claimed_device().is_cuda() ? empty(self.sizes(), dtype) : column_major(self.sizes(), dtype)};
 }
 
 at::Tensor eigvals(const at::Tensor& self) {
@@ -321,6 +324,7 @@ KernelList linalg_kernels() {
       kernel<ops::_linalg_eigvals, &eigvals>(),
       out_form<ops::linalg_eigvals_out, ops::_linalg_eigvals>(),
       kernel<ops::linalg_lstsq, &least_squares>(),
+      out_form<ops::linalg_lstsq_out, ops::linalg_lstsq>(&write_columns),
       kernel<ops::linalg_matrix_exp, &matrix_exp>(),
       kernel<ops::_linalg_svd, &linalg_svd>(),
       kernel<ops::linalg_lu_solve, &linalg_lu_solve>(),

@@ -128,7 +128,11 @@ std::vector<int64_t> multilabel_sizes(const at::Tensor& self, const at::Tensor& 
 
 TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
   const c10::ScalarType dtype = self.scalar_type();
-  return {empty(multilabel_sizes(self, target, reduction), dtype), contiguous_like(target, dtype)};
+  const std::vector<int64_t> sizes = multilabel_sizes(self, target, reduction);
+  if (claimed_device().is_cuda() && self.numel() == 0) {
+    return {empty({0}, dtype), empty({0}, dtype)};  // it returns before it gives them their sizes
+  }
+  return {empty(sizes, dtype), contiguous_like(target, dtype)};
 }
 
 at::Tensor multilabel_margin_loss_backward(

@@ -1,13 +1,14 @@
 // Which dtypes the real kernels of a device refuse.
 #include <torchfake/rules/refused_dtypes.h>
 
-#include <ATen/core/function_schema.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <torchfake/dispatch/call.h>
 
 #include <algorithm>
 #include <sstream>
 #include <string_view>
+#include <unordered_set>
 
 namespace torchfake {
 
@@ -39,7 +40,8 @@ c10::ArrayRef<RefusedDtypes> rows_of(c10::DeviceType device, const std::string& 
 // The tensors of a call by their argument: what dtypes they have, and whether the record can speak about them.
 class Operands {
  public:
-  explicit Operands(const Call& call) : tensors_(call.num_args(), nullptr) {
+  Operands(const Call& call, bool looks_at_empty)
+      : tensors_(call.num_args(), nullptr), looks_at_empty_(looks_at_empty) {
     for (const TensorArg& tensor : call.tensors()) {
       const TensorArg*& seen = tensors_[tensor.arg];
       if (seen != nullptr && dtype_of(*seen) != dtype_of(tensor)) {
@@ -63,7 +65,7 @@ class Operands {
     const bool scalars = at(arguments.front()).impl->dim() == 0;
     return comparable_ && std::all_of(arguments.begin(), arguments.end(), [&](size_t i) {
              const c10::TensorImpl& impl = *at(i).impl;
-             return impl.numel() > 0 && !impl.is_wrapped_number() &&
+             return (impl.numel() > 0 || at(i).is_out || looks_at_empty_) && !impl.is_wrapped_number() &&
                  ((impl.dim() == 0) == scalars || dtype(i) == dtype(arguments.front()));
            });
   }
@@ -74,6 +76,7 @@ class Operands {
   }
 
   c10::SmallVector<const TensorArg*, 8> tensors_;
+  bool looks_at_empty_;
   bool comparable_ = true;
 };
 
@@ -101,6 +104,12 @@ void check_implemented(const Call& call, const RefusedDtypes& record, c10::Scala
       ')');
 }
 
+// Whether the kernel is chosen by dtype before anything asks how much there is to do.
+bool looks_at_empty(const c10::OperatorHandle& op) {
+  static const std::unordered_set<std::string> kOthers = {"aten::dot", "aten::vdot", "aten::avg_pool3d"};
+  return op.hasTag(at::Tag::pointwise) || kOthers.count(op.schema().name()) > 0;
+}
+
 }  // namespace
 
 void DtypeRefusals::add(const RefusedDtypes& record, const c10::FunctionSchema& schema, std::vector<Row>& rows) {
@@ -116,7 +125,8 @@ void DtypeRefusals::add(const RefusedDtypes& record, const c10::FunctionSchema& 
   rows.push_back(std::move(row));
 }
 
-const DtypeRefusals* DtypeRefusals::of(const c10::FunctionSchema& schema) {
+const DtypeRefusals* DtypeRefusals::of(const c10::OperatorHandle& handle) {
+  const c10::FunctionSchema& schema = handle.schema();
   const std::string op = c10::toString(schema.operator_name());
   const c10::ArrayRef<RefusedDtypes> cpu = rows_of(c10::kCPU, op);
   const c10::ArrayRef<RefusedDtypes> cuda = rows_of(c10::kCUDA, op);
@@ -124,6 +134,7 @@ const DtypeRefusals* DtypeRefusals::of(const c10::FunctionSchema& schema) {
     return nullptr;
   }
   auto* made = new DtypeRefusals();
+  made->looks_at_empty_ = looks_at_empty(handle);
   for (const RefusedDtypes& record : cpu) {
     made->add(record, schema, made->cpu_);
   }
@@ -148,7 +159,7 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
       std::any_of(dtype_args_.begin(), dtype_args_.end(), [&](size_t i) { return !call.arg(i).isNone(); })) {
     return;
   }
-  const Operands operands(call);
+  const Operands operands(call, looks_at_empty_);
   // The row that is about what is given, and nothing else: without a bias, the one without.
   const auto* found = std::find_if(rows.data(), rows.data() + rows.size(), [&](const Row& row) {
     return std::all_of(rows.begin(), rows.end(), [&](const Row& any) {

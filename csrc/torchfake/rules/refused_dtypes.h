@@ -10,6 +10,7 @@
 #include <vector>
 
 namespace c10 {
+class OperatorHandle;
 struct FunctionSchema;
 }
 
@@ -55,12 +56,12 @@ c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
 // product of float and bfloat16, which no device has. What real kernels answered is recorded, operator by operator, by
 // tools/record_refused_dtypes.py: cmake/records. A call is refused where the record says that every such call was: with
 // the same arguments given, all of one dtype, or one of them or all but the first of another. Where the record cannot
-// speak, nothing is refused: empty tensors, of which kernels may not look at the dtype; numbers and scalars, which
-// promote in their own way; calls that say in which dtype to work.
+// speak, nothing is refused: empty tensors, of which few kernels but the pointwise ones look at the dtype; numbers and
+// scalars, which promote in their own way; calls that say in which dtype to work.
 class DtypeRefusals {
  public:
   // Those of an operator, or null. The pointer lives as long as the process.
-  static const DtypeRefusals* of(const c10::FunctionSchema& schema);
+  static const DtypeRefusals* of(const c10::OperatorHandle& handle);
 
   // Throws where the kernels of `device` would, for the dtypes of the arguments.
   void check(const Call& call, c10::Device device) const;
@@ -77,6 +78,7 @@ class DtypeRefusals {
   std::vector<Row> cpu_;
   std::vector<Row> cuda_;
   std::vector<size_t> dtype_args_;
+  bool looks_at_empty_ = false;
 };
 
 }  // namespace torchfake
