@@ -18,35 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-
-
-def to_gpu(tensor: Tensor) -> Tensor:
-    """With its strides: an expanded tensor stays expanded."""
-    moved = torch.empty(0, dtype=tensor.dtype, device="cuda").set_(
-        tensor.untyped_storage().cuda(), tensor.storage_offset(), tensor.shape, tensor.stride()
-    )
-    moved.requires_grad_(tensor.requires_grad)
-    return torch.nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else moved
 
 
 def modules() -> Iterator[list[Any]]:
     import suite_cuda_modules
+    from cuda_record import recorded
     from torch.testing._internal.common_modules import module_db
 
     for info in module_db:
         print(info.name, flush=True)
-        for variant, inputs, run, arguments in suite_cuda_modules.samples(info):
-            args, kwargs = pytree.tree_map_only(Tensor, to_gpu, arguments)
-            try:
-                rows, error = suite_cuda_modules.observed(run, args, kwargs), None
-            except Exception as raised:
-                rows, error = None, type(raised).__name__
-            yield [info.name, variant, inputs, rows, error]
+        for call in suite_cuda_modules.calls(info):
+            yield [info.name, call.variant, call.inputs, *recorded(call)]
 
 
 def families() -> dict[str, Any]:

@@ -186,8 +186,9 @@ def judge_error(engine: Engine, raised: Exception, refused: str | None, is_same:
 
 
 def judge_against_record(engine: Engine, raised: Exception, refused: str | None) -> Result:
-    """The same against a record, which has the name of the exception."""
-    return judge_error(engine, raised, refused, refused in [kind.__name__ for kind in type(raised).__mro__])
+    """The same against a record, which has the exception by name, and maybe what it said."""
+    names = [kind.__name__ for kind in type(raised).__mro__]
+    return judge_error(engine, raised, refused, refused is not None and refused.partition(":")[0] in names)
 
 
 def judge(engine: Engine, real: Observation, fake: Observation) -> Result:

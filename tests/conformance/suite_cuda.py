@@ -1,4 +1,4 @@
-"""Suite 3: fakes that claim `cuda`, against what a real GPU answered.
+"""Suite 3, first part: fakes that claim `cuda`, against what a real GPU answered.
 
 `cuda_ops.jsonl.gz` holds a line per sample, `[op, dtype, layout, inputs, outputs, gradients]`:
 - a tensor is `[sizes, dtype, device, strides, storage offset]`; a stride over a dimension of size 0 or 1 is 0, and an
@@ -32,11 +32,11 @@ from compare import (
     copy_tree,
     gradients,
     judge_against_record,
-    normal_stride,
     settle,
     shares_storage,
     tensors_in,
 )
+from cuda_record import described
 from engines import Engine, fake_tree
 from suite_operators import Scope, operators
 from torch.testing._internal.opinfo.core import OpInfo
@@ -137,15 +137,6 @@ def _key(inputs: list[Any]) -> str:
 
 def _key_without_floats(inputs: list[Any]) -> str:
     return _key([i if isinstance(i, list) else _FLOAT.sub("<float>", i) for i in inputs])
-
-
-def described(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return repr(value)[:80]
-    row = [list(value.shape), str(value.dtype), value.device.type]
-    if value.layout != torch.strided:
-        return [*row, str(value.layout)]
-    return [*row, list(normal_stride(value)), value.storage_offset()]
 
 
 def _answer(outputs: Any, inputs: list[torch.Tensor]) -> list[Any]:

@@ -16,7 +16,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 from variants import CALLS, LAYOUTS, Arguments, called, laid_out
 
 NAME = "operators"
-DTYPES = ("float32", "bfloat16", "int64", "complex64", "bool")
+DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64", "bool")
 
 #: Layouts and calls in which real PyTorch ends the process, by a division by zero or an access outside of memory:
 #: nothing to compare with.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import suite_cuda
+import suite_cuda_calls
 import suite_cuda_modules
 import suite_errors
 import suite_modules
@@ -14,13 +15,21 @@ import suite_optimizers
 #: A suite is a module with NAME, subjects() and cases(engine, subject, scope).
 SUITES: dict[str, ModuleType] = {
     suite.NAME: suite
-    for suite in (suite_operators, suite_errors, suite_cuda, suite_cuda_modules, suite_modules, suite_optimizers)
+    for suite in (
+        suite_operators,
+        suite_errors,
+        suite_cuda,
+        suite_cuda_calls,
+        suite_cuda_modules,
+        suite_modules,
+        suite_optimizers,
+    )
 }
 
 BY_NUMBER: dict[int, tuple[str, ...]] = {
     1: (suite_operators.NAME,),
     2: (suite_errors.NAME,),
-    3: (suite_cuda.NAME, suite_cuda_modules.NAME),
+    3: (suite_cuda.NAME, suite_cuda_calls.NAME, suite_cuda_modules.NAME),
     4: (suite_modules.NAME, suite_optimizers.NAME),
 }
 

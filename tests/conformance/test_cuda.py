@@ -1,7 +1,8 @@
-"""Suite 3, whole: fakes that claim `cuda`, against what a real GPU answered."""
+"""Suite 3: fakes that claim `cuda`, against what a real GPU answered."""
 
 import pytest
 import suite_cuda
+import suite_cuda_calls
 import suite_cuda_modules
 from bounded import check
 from compare import NOT_MATCHED
@@ -12,6 +13,11 @@ from suite_operators import Scope
 def test_a_fake_that_claims_cuda_answers_as_the_gpu_did(subject):
     cases = check(suite_cuda, subject, Scope())
     assert any(case.result.outcome != NOT_MATCHED for case in cases), "no record found its sample"
+
+
+@pytest.mark.parametrize("subject", suite_cuda_calls.subjects())
+def test_a_fake_that_claims_cuda_answers_every_call_as_the_gpu_did(subject):
+    check(suite_cuda_calls, subject, Scope(limit=1))
 
 
 @pytest.mark.parametrize("subject", suite_cuda_modules.subjects())

@@ -106,12 +106,12 @@ CALLS = ("function", "autocast", "inference", "in-place", "out", "out resized", 
 Call = tuple[Callable[..., Any], Arguments, bool]  # function, arguments, with gradients
 
 
-def called(op: OpInfo, arguments: Arguments, call: str, with_gradients: bool) -> Iterator[Call]:
-    """The operator called that way; nothing where it cannot be."""
+def called(op: OpInfo, arguments: Arguments, call: str, with_gradients: bool, device: str = "cpu") -> Iterator[Call]:
+    """The operator called that way, to run on `device`; nothing where it cannot be."""
     if call == "function":
         yield op.op, arguments, with_gradients
     elif call == "autocast":
-        yield _within(op.op, lambda: torch.autocast("cpu", torch.bfloat16)), arguments, with_gradients
+        yield _within(op.op, lambda: torch.autocast(device)), arguments, with_gradients
     elif call == "inference":
         yield _within(op.op, torch.inference_mode), without_grad(arguments), False
     elif call == "in-place":

@@ -1,0 +1,163 @@
+"""What a real GPU answered, kept in a file, and fakes that claim `cuda` held against it.
+
+A record holds a line per call, `[subject, variant, inputs, rows, error]`: `inputs` as `Call.inputs` says them, `rows`
+the metadata of what came out, or null where the call raised `error`; both are null where the call ended the process.
+The tools that write them need a GPU, and no torchfake.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gzip
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from compare import (
+    DIFFERENT,
+    FAKE_ACCEPTS,
+    NOT_MATCHED,
+    SAME,
+    Case,
+    Result,
+    copy_tree,
+    describe,
+    difference,
+    judge_against_record,
+    normal_stride,
+    settle,
+    tensors_in,
+)
+from engines import Engine, fake_tree
+from torch.utils import _pytree as pytree
+from variants import Arguments
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to make on a GPU, with its arguments on the CPU."""
+
+    variant: str
+    function: Callable[..., Any]
+    arguments: Arguments
+    with_gradients: bool = False
+
+    @property
+    def inputs(self) -> list[Any]:
+        return [_described_input(leaf) for leaf in pytree.tree_leaves(self.arguments)]
+
+    def observed(self, arguments: Arguments) -> list[Any]:
+        """What it gives for these arguments, in the words of a record."""
+        args, kwargs = pytree.tree_map(_on_cuda, arguments)
+        rows = describe(self.function(*args, **kwargs), tensors_in((args, kwargs)), self.with_gradients)
+        return json.loads(json.dumps(rows, default=str))  # type: ignore[no-any-return]
+
+
+def described(value: Any) -> Any:
+    """A tensor as `[sizes, dtype, device, strides, storage offset]`, anything else as `repr`, cut at 80 characters."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)[:80]
+    row = [list(value.shape), str(value.dtype), value.device.type]
+    if value.layout != torch.strided:
+        return [*row, str(value.layout)]
+    return [*row, list(normal_stride(value)), value.storage_offset()]
+
+
+def _described_input(value: Any) -> Any:
+    """The same, and "conj" where it is a conjugate."""
+    is_conj = isinstance(value, torch.Tensor) and value.is_conj()
+    return [*described(value), "conj"] if is_conj else described(value)
+
+
+def _on_cuda(value: Any) -> Any:
+    """A device among the arguments is that of the tensors."""
+    if isinstance(value, torch.device) and value.type == "cpu":
+        return torch.device("cuda")
+    return "cuda" if isinstance(value, str) and value == "cpu" else value
+
+
+def recorded(call: Call) -> tuple[list[Any] | None, str | None]:
+    """Makes the call on the GPU of this machine: its rows, or the exception and the beginning of what it says."""
+    arguments = _to_gpu(call.arguments)
+    try:
+        return call.observed(arguments), None
+    except Exception as raised:
+        return None, f"{type(raised).__name__}: {str(raised)[:80]}"
+
+
+def _to_gpu(arguments: Arguments) -> Arguments:
+    """With their strides, and sharing as the originals do."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:
+            return tensor
+        key = tensor.untyped_storage()._cdata
+        if key not in storages:
+            storages[key] = tensor.untyped_storage().cuda()
+        moved = torch.empty(0, dtype=tensor.dtype, device="cuda").set_(
+            storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+        moved = torch._conj(moved) if tensor.is_conj() else moved
+        moved = torch._neg_view(moved) if tensor.is_neg() else moved
+        moved = moved.detach().requires_grad_(tensor.requires_grad)
+        return torch.nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else moved
+
+    return pytree.tree_map_only(torch.Tensor, move, copy_tree(arguments))  # type: ignore[no-any-return]
+
+
+class Record:
+    """The answers of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @functools.cached_property
+    def answers(self) -> dict[str, dict[str, list[Any]]]:
+        """By subject, then by variant and inputs, in the order of the calls that have the same."""
+        found: dict[str, dict[str, list[Any]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+        with gzip.open(self.path, "rt") as lines:
+            for line in lines:
+                subject, variant, inputs, rows, error = json.loads(line)
+                found[subject][_key(variant, inputs)].append((rows, error))
+        return found
+
+    def cases(self, engine: Engine, suite: str, subject: str, calls: Iterable[Call]) -> Iterator[Case]:
+        """Makes the calls on fakes that claim `cuda`."""
+        made: collections.Counter[str] = collections.Counter()
+        for i, call in enumerate(calls):
+            key = _key(call.variant, call.inputs)
+            answers = self.answers[subject].get(key, [])[made[key] :]
+            made[key] += 1
+            result = _compare_with(engine, call, *answers[0]) if answers else Result(NOT_MATCHED, key[:300])
+            yield Case(suite, subject, call.variant, i, result)
+
+
+def _key(variant: str, inputs: list[Any]) -> str:
+    return json.dumps([variant, inputs])
+
+
+def _compare_with(engine: Engine, call: Call, rows: list[Any] | None, error: str | None) -> Result:
+    if rows is None and error is None:
+        return Result(NOT_MATCHED, "it ended the process")
+    return settle(engine, functools.partial(_compare, engine, call, rows, error or ""))
+
+
+def _compare(engine: Engine, call: Call, rows: list[Any] | None, error: str, known: bool) -> Result:
+    try:
+        for _ in range(engine.calls):
+            session = engine.session(known)
+            arguments = fake_tree(session, copy_tree(call.arguments), itertools.repeat("cuda"))
+            with session.inside():
+                answer = call.observed(arguments)
+    except Exception as raised:
+        return judge_against_record(engine, raised, None if rows is not None else error)
+    if rows is None:
+        return Result(FAKE_ACCEPTS, f"real {error}")
+    detail = difference(rows, answer)
+    return Result(DIFFERENT, detail) if detail else Result(SAME)

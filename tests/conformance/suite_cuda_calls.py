@@ -1,0 +1,81 @@
+"""Suite 3, second part: suite 1 on fakes that claim `cuda`, against what a real GPU answered.
+
+A few samples of every operator, in the dtypes, layouts and ways to call of suite 1, and the bad input of suite 2.
+`tools/record_cuda_calls.py` writes the record, `cuda_calls.jsonl.gz`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from compare import Case, tensors_in
+from cuda_record import Call, Record
+from engines import Engine
+from suite_operators import REAL_CRASHES, Scope, operators
+from torch.testing._internal.opinfo.core import OpInfo
+from variants import Arguments, called, laid_out
+
+NAME = "cuda calls"
+RECORD = Record(Path(__file__).parent / "cuda_calls.jsonl.gz")
+
+#: Of each operator and dtype.
+SAMPLES = 3
+
+
+def calls(subject: str, scope: Scope) -> Iterator[Call]:
+    """What is on record, in its order."""
+    for op in operators()[subject]:
+        yield from _bad_calls(op)
+    for op, dtype in itertools.product(operators()[subject], scope.dtypes):
+        kind = getattr(torch, dtype)
+        if kind not in op.dtypes | op.dtypesIfCUDA:
+            continue
+        differentiable = kind.is_floating_point or kind.is_complex
+        for arguments in _samples(op, kind, differentiable, min(scope.limit or SAMPLES, SAMPLES)):
+            for layout, call in scope.variants():
+                changed: Any = laid_out(arguments, layout)
+                if changed is None or not REAL_CRASHES.isdisjoint({(subject, layout), (subject, call)}):
+                    continue
+                for function, inputs, with_gradients in called(op, changed, call, differentiable, "cuda"):
+                    way = f"differentiated {call}" if call == "in-place" and with_gradients else call
+                    yield Call(f"{dtype} {layout} {way}", function, inputs, with_gradients)
+
+
+def _bad_calls(op: OpInfo) -> Iterator[Call]:
+    """What suite 2 calls bad input; on a GPU some of it is not."""
+    if op.error_inputs_func is not None:
+        for error_input in op.error_inputs("cpu"):
+            sample = error_input.sample_input
+            arguments: Arguments = ((sample.input, *sample.args), sample.kwargs)
+            if _is_strided(arguments):
+                yield Call("bad input", op.op, arguments)
+
+
+def _samples(op: OpInfo, dtype: torch.dtype, differentiable: bool, limit: int) -> list[Arguments]:
+    """With the same numbers wherever they are made; none where the CPU has not what makes them."""
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(0)
+    try:
+        found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiable), limit))
+    except (NotImplementedError, RuntimeError):
+        return []
+    made: list[Arguments] = [((sample.input, *sample.args), sample.kwargs) for sample in found]
+    return [arguments for arguments in made if _is_strided(arguments)]
+
+
+def _is_strided(arguments: Arguments) -> bool:
+    return all(t.layout == torch.strided and not t.is_nested for t in tensors_in(arguments))
+
+
+def subjects() -> list[str]:
+    return [name for name in operators() if name in RECORD.answers]
+
+
+def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
+    yield from RECORD.cases(engine, NAME, subject, calls(subject, scope))
