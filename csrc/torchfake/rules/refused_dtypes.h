@@ -12,7 +12,7 @@
 namespace c10 {
 class OperatorHandle;
 struct FunctionSchema;
-}
+}  // namespace c10
 
 namespace torchfake {
 
