@@ -24,6 +24,11 @@ bool is_claimed(c10::DeviceType type) {
   return in_fake_mode() && last_claimed_accelerator() == type;
 }
 
+// Whether the device, which may be there, has to step back for one that is claimed.
+bool is_displaced(c10::DeviceType type) {
+  return in_fake_mode() && last_claimed_accelerator() != type && last_claimed_accelerator() != c10::kCPU;
+}
+
 // Note [Accelerator hooks]
 // Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none, or not that many. The answer
 // comes from the hooks of each backend, whose instances are made and cached when torch is loaded: the objects themselves
@@ -34,7 +39,7 @@ template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
   bool isBuilt() const override {
-    return is_claimed(kType) || Hooks::isBuilt();
+    return is_claimed(kType) || (!is_displaced(kType) && Hooks::isBuilt());
   }
   // Autograd keeps the current stream of each device that has a context, and reads it back unchecked.
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
@@ -55,7 +60,7 @@ class ClaimedHooks : public Hooks {
 class ClaimedCudaHooks final : public ClaimedHooks<ForwardingCudaHooks, c10::kCUDA> {
  public:
   bool hasCUDA() const override {
-    return is_claimed(c10::kCUDA) || ForwardingCudaHooks::hasCUDA();
+    return is_claimed(c10::kCUDA) || (!is_displaced(c10::kCUDA) && ForwardingCudaHooks::hasCUDA());
   }
   c10::DeviceIndex current_device() const override {
     return is_claimed(c10::kCUDA) ? getCurrentDevice() : ForwardingCudaHooks::current_device();
