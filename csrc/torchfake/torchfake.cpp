@@ -7,6 +7,7 @@
 
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/dispatch/known_values.h>
 
 namespace torchfake {
 
@@ -61,6 +62,20 @@ at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device) 
     fake.set_requires_grad(true);
   }
   return fake;
+}
+
+at::Tensor constant(const std::function<at::Tensor()>& make) {
+  const ModePtr mode = current_mode();
+  if (!mode) {
+    return make();
+  }
+  at::Tensor real;
+  {
+    NoFakeMode no_mode;
+    real = make();
+  }
+  at::Tensor fake = at_the_boundary([&] { return lift(real.detach(), mode, /*copy=*/true); });
+  return fake.set_requires_grad(real.requires_grad());
 }
 
 c10::Device fake_device(const at::Tensor& fake) {

@@ -10,6 +10,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_mode.h>
 
+#include <functional>
 #include <optional>
 
 namespace torchfake {
@@ -24,6 +25,13 @@ at::Tensor meta_like(const at::Tensor& fake);
 // share a storage become fakes that share one. A fake comes back as it is.
 // Throws UnsupportedFakeTensorException for tensors that are not strided, or quantized.
 at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device = std::nullopt);
+
+// In the mode, a fake that knows the values of the real tensor that `make` returns, if they are few enough for it
+// (FakeModeOptions::known_values); elsewhere that tensor. For torch::tensor, which writes through a pointer that fakes do
+// not have:
+//
+//   at::Tensor ids = torchfake::constant([] { return torch::tensor({2, 3, 5}); }).to(torch::kCUDA);
+at::Tensor constant(const std::function<at::Tensor()>& make);
 
 // The device a fake claims. Throws c10::ValueError if `fake` is not fake.
 c10::Device fake_device(const at::Tensor& fake);

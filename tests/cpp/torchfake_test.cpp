@@ -28,6 +28,26 @@ TEST(MetaLike, RefusesARealTensor) {
   EXPECT_NE(message.find("meta_like"), std::string::npos) << message;
 }
 
+TEST(Constant, KnowsTheValuesOfWhatWasMade) {
+  FakeMode mode;
+  const at::Tensor ids = constant([] { return torch::tensor({2, 3, 5}); });
+  EXPECT_TRUE(is_fake(ids));
+  EXPECT_EQ(ids.to(kCuda1).sum().item<int64_t>(), 10);
+  const at::Tensor weights = constant([] { return torch::tensor({{0.5, 1.5}}, torch::requires_grad()); });
+  EXPECT_TRUE(weights.requires_grad());
+  EXPECT_EQ(weights[0][1].item<double>(), 1.5);
+}
+
+TEST(Constant, OutsideTheModeIsReal) {
+  EXPECT_FALSE(is_fake(constant([] { return torch::tensor({2, 3}); })));
+}
+
+TEST(Constant, LeavesTheModeAsItWasWhereMakingFails) {
+  FakeMode mode;
+  EXPECT_THROW(constant([]() -> at::Tensor { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_TRUE(is_fake(torch::ones({2})));
+}
+
 TEST(FakeDevice, IsTheClaimedDeviceEvenInsideAKernel) {
   const at::Tensor fake = to_fake(torch::ones({2}), kCuda1);
   const InKernel in_kernel;
