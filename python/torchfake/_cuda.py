@@ -1,7 +1,13 @@
-"""CUDA devices in the mode: the current one (`device(1)`, `set_device` of `torch.cuda`) and their random generators."""
+"""CUDA devices in the mode: the current one (`device(1)`, `set_device` of `torch.cuda`), their random generators, and
+their streams and events, on which nothing waits.
+
+A stream of a claimed device is a `torch.Stream`, which asks the device's guard for everything; `torch.cuda.Stream` has
+no base class where PyTorch was built without CUDA.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +56,36 @@ def _initial_seed() -> int:
     return _default_generator().initial_seed()
 
 
+def _get_device_capability(device: Any = None) -> tuple[int, int]:
+    """That of the GPU that claimed ones are taken to be (docs/decisions/0009)."""
+    return (9, 0)
+
+
+def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.Stream:
+    if by_id:
+        return torch.Stream(**by_id)
+    index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
+    return torch.Stream(device=torch.device("cuda", index), priority=priority)
+
+
+def _new_event(
+    enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+) -> torch.Event:
+    return torch.Event(device="cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+
+
+def _current_stream(device: Any = None) -> torch.Stream:
+    return _new_stream(device)
+
+
+def _set_stream(stream: torch.Stream | None) -> None:
+    """There is one on each device, and it is the current one."""
+
+
+def _stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else stream
+
+
 _IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
@@ -60,6 +96,11 @@ _IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "set_rng_state": _set_rng_state,
     "manual_seed": _manual_seed,
     "initial_seed": _initial_seed,
+    "get_device_capability": _get_device_capability,
+    "current_stream": _current_stream,
+    "default_stream": _current_stream,
+    "set_stream": _set_stream,
+    "stream": _stream,
 }
 
 
@@ -74,8 +115,25 @@ def _wrap(name: str) -> Callable[..., Any]:
     return function
 
 
+def _wrap_class(cls: type, make: Callable[..., Any]) -> None:
+    """In the mode, calling `cls` returns what `make` does, which is of another class."""
+    original = cls.__new__
+
+    def new(called: type, *args: Any, **kwargs: Any) -> Any:
+        if called is cls and _C.in_fake_mode():
+            return make(*args, **kwargs)
+        return original(called, *args, **kwargs)
+
+    cls.__new__ = new  # type: ignore[assignment]
+
+
 def install() -> None:
     """Puts them in place. In the mode the devices are claimed ones, whether there are others or not."""
     for name in _IN_THE_MODE:
         _original[name] = getattr(torch.cuda, name)
         setattr(torch.cuda, name, _wrap(name))
+    # Where there is no GPU, PyTorch's FakeTensorMode, which DTensor uses too, would put a guard over ours that makes no
+    # streams.
+    torch._C._ensureCUDADeviceGuardSet = lambda: None
+    _wrap_class(torch.cuda.Stream, _new_stream)
+    _wrap_class(torch.cuda.Event, _new_event)

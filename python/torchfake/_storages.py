@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -161,6 +162,17 @@ def _copy_(self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Unty
     return _on_data(_real_copy_, self, source, *args, **kwargs)  # type: ignore[no-any-return]
 
 
+_real_data_ptr: Callable[[UntypedStorage], int] = UntypedStorage.data_ptr
+
+
+@functools.wraps(_real_data_ptr)
+def _data_ptr(self: UntypedStorage) -> int:
+    # PyTorch's sharding compares addresses to see whether two storages are one, and reads nothing there.
+    if _is_fake(self) and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.distributed."):
+        return self._cdata if self.nbytes() > 0 else 0
+    return _real_data_ptr(self)
+
+
 _real_set_: Callable[..., Tensor] = Tensor.set_
 
 
@@ -198,4 +210,5 @@ def install() -> None:
         _forgets(name)
     TypedStorage._setitem = _setitem  # type: ignore[method-assign]
     UntypedStorage.copy_ = _copy_  # type: ignore[method-assign,assignment]
+    UntypedStorage.data_ptr = _data_ptr  # type: ignore[method-assign,assignment]
     UntypedStorage._byteswap = _byteswap  # type: ignore[method-assign,assignment]

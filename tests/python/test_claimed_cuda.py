@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
-from torchfake import DeviceMismatchError, DeviceNotFakedError, fake_mode, is_fake
+from torchfake import DataAccessError, DeviceMismatchError, DeviceNotFakedError, fake_mode, is_fake
 
 CUDA0, CUDA1 = torch.device("cuda:0"), torch.device("cuda:1")
 
@@ -459,3 +460,56 @@ def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
             assert sum_up(torch.rand(3, dtype=torch.complex64, device="cuda")).dtype == torch.complex64
             with pytest.raises(RuntimeError, match="complex"):
                 sum_up(torch.rand(3, dtype=torch.complex64))
+
+
+def test_streams_and_events_of_claimed_devices_have_nothing_to_wait_for() -> None:
+    with fake_mode():
+        stream, other = torch.cuda.Stream(), torch.cuda.Stream(device="cuda:1", priority=-1)
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        with torch.cuda.stream(stream):
+            x = torch.ones(3, device="cuda") * 2
+        x.record_stream(stream)
+        after.record(stream)
+        stream.wait_event(before)
+        other.wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(other)
+        after.synchronize()
+        with torch.cuda.stream(None):
+            assert torch.cuda.current_stream("cuda:1").device == torch.device("cuda:1")
+    assert other.device == torch.device("cuda:1")
+    assert after.query()
+    assert stream.query()
+
+
+def test_how_long_a_claimed_device_took_is_not_told() -> None:
+    with fake_mode():
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        after.record()
+        with pytest.raises(DataAccessError, match="elapsed_time: nothing runs on a claimed device"):
+            before.elapsed_time(after)
+
+
+def test_a_stream_of_the_wrong_device_is_refused() -> None:
+    with fake_mode(), pytest.raises(ValueError, match="cuda"):
+        torch.cuda.Stream("cpu")
+
+
+def test_a_claimed_gpu_has_the_capability_of_the_recorded_one() -> None:
+    with fake_mode():
+        assert torch.cuda.get_device_capability("cuda:3") == (9, 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("make", [torch.cuda.Stream, torch.cuda.Event, torch.cuda.current_stream])
+def test_outside_the_mode_there_are_no_streams_without_a_gpu(make: Any) -> None:
+    with pytest.raises((RuntimeError, AssertionError)):
+        make()
+
+
+def test_pytorchs_own_mode_leaves_the_claimed_devices_as_they_were() -> None:
+    with FakeTensorMode():
+        torch.empty(2)
+    with fake_mode():
+        assert torch.cuda.Stream().device == torch.device("cuda:0")

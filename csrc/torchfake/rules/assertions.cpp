@@ -1,4 +1,5 @@
-// Assertions about values, which run beside the program and tell late: what they look at has to be one value.
+// What returns nothing: assertions about values, which run beside the program and tell late, and have to look at one value;
+// and word of the streams on which a tensor is used, which nobody waits for.
 #include <c10/core/DefaultDtype.h>
 
 #include <torchfake/rules/forms.h>
@@ -23,6 +24,8 @@ at::Tensor token(std::optional<c10::ScalarType> dtype) {
   return empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
 }
 
+void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
+
 }  // namespace
 
 KernelList assertion_kernels() {
@@ -32,6 +35,7 @@ KernelList assertion_kernels() {
       kernel<ops::_assert_async_msg, &check_one_value>(),
       kernel<ops::_functional_assert_async_msg, &in_order>(),
       kernel<ops::_make_dep_token, &token>(),
+      kernel<ops::record_stream, &record_stream>(),
   };
 }
 
