@@ -11,7 +11,7 @@ namespace torchfake {
 
 namespace {
 
-constexpr size_t kMostBytes = 4096;
+constexpr size_t kMostBytes = 16384;
 
 c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes) {
   const size_t nbytes = bytes.nbytes();
