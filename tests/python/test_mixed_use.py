@@ -303,3 +303,32 @@ def test_a_write_takes_its_indices_and_values_from_other_devices() -> None:
         assert torch.slice_scatter(x, torch.rand(2, device="cuda"), 0, 0, 2).device.type == "cpu"
         with pytest.raises(DeviceMismatchError):
             x[torch.tensor([1], device="cuda")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: torch._foreach_add(a, b),
+        lambda a, b: torch._foreach_mul(a, 2.0),
+        lambda a, b: torch._foreach_mul(a, [1.0, 2.0, 3.0]),
+        lambda a, b: torch._foreach_norm(a),
+        lambda a, b: torch._foreach_lerp_(a, b, 0.5),
+        lambda a, b: torch._foreach_zero_(a),
+    ],
+)
+def test_lists_on_several_devices_are_handled_element_by_element(call: Callable[..., Any]) -> None:
+    devices = ["cuda:0", "cuda:1", "cpu"]
+    with fake_mode():
+        a, b = ([torch.empty(i + 2, device=device) for i, device in enumerate(devices)] for _ in range(2))
+        versions = [x._version for x in a]
+        result = call(a, b)
+    assert [str(x.device) for x in result] == devices
+    written = result[0] is a[0]
+    assert [x._version - before for x, before in zip(a, versions, strict=True)] == [int(written)] * 3
+
+
+def test_elements_on_two_devices_do_not_go_together() -> None:
+    with fake_mode():
+        on_two = [torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")]
+        with pytest.raises(DeviceMismatchError, match=r"aten::add\.Tensor: argument 'self' claims cuda:0"):
+            torch._foreach_add(on_two, on_two[::-1])

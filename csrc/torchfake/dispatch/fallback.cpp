@@ -323,6 +323,14 @@ void answer_for_numbers(Call& call, const ModePtr& mode) {
   }
 }
 
+// Elements of lists on several devices are handled one by one, for real too.
+bool claims_several_devices(const Call& call) {
+  const FakeTensorImpl* first = call.tensors().empty() ? nullptr : call.tensors().front().fake;
+  return first != nullptr && std::any_of(call.tensors().begin(), call.tensors().end(), [&](const TensorArg& tensor) {
+           return tensor.fake != nullptr && tensor.fake->claimed_device() != first->claimed_device();
+         });
+}
+
 void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Call call(op, OpTraits::of(op), keys, stack);
   if (C10_UNLIKELY(InKernel::active())) {
@@ -347,6 +355,9 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   }
   if (C10_UNLIKELY(call.traits.is_composite) && must_decompose(op)) {
     return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+  }
+  if (C10_UNLIKELY(call.traits.is_foreach) && claims_several_devices(call)) {
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
   }
   if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
     return record(mode, call);

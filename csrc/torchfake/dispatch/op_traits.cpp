@@ -172,6 +172,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   lacks_cuda = is_aten && is_for_cpu_alone(base);
   is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
       base == "_index_put_impl_" || base == "_unsafe_index_put";
+  is_foreach = is_aten && starts_with(base, "_foreach_") && has(c10::DispatchKey::CompositeExplicitAutograd);
   needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
   takes_rows = base == "embedding" || base == "nll_loss_forward" || base == "nll_loss2d_forward";
   replaces_storage = base == "set_";

@@ -58,6 +58,7 @@ struct OpTraits {
   bool lacks_cuda = false;  // the same of CUDA
   bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
   bool is_index = false;  // takes a list of indices, among which masks may be
+  bool is_foreach = false;  // works on lists, element by element
   bool needs_values = false;  // a rule reads values of some argument
   bool takes_rows = false;  // embedding, nll_loss: the second argument says which rows or classes of the first
   bool replaces_storage = false;  // set_
