@@ -400,3 +400,14 @@ def test_known_tensors_under_autocast_do_not_end_the_process(device: str) -> Non
         assert torch.nn.functional.conv2d(picture, weight).dtype == torch.bfloat16
         query = torch.ones(2, 4, 32, 16, device=device)
         assert torch.nn.functional.scaled_dot_product_attention(query, query, query).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_what_follows_from_nothing_is_known_however_often_it_is_asked(device: str) -> None:
+    with fake_mode():
+        for _ in range(4):
+            x = torch.rand(0, 5, device=device)
+            assert not (x < 0).any().item()
+            assert (x < 0).all().item()
+            assert x.sum(0).tolist() == [0] * 5
+            assert torch.sum(x, 0, out=torch.rand(5, device=device)).tolist() == [0] * 5

@@ -31,9 +31,9 @@ int64_t value_limit(const FakeModeOptions& options);
 // As many elements as a tensor may have to become known piece by piece.
 inline constexpr int64_t kPartialLimit = 64;
 
-// Whether any value of the fake, or of another that shares its storage, may be known.
+// Whether any value of the fake, or of another that shares its storage, may be known. Of an empty one all are.
 inline bool may_have_known_values(const FakeTensorImpl& fake) {
-  if (fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
+  if (fake.numel() == 0 || fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
     return true;
   }
   c10::StorageImpl* storage = fake.storage_impl();
