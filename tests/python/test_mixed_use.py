@@ -14,6 +14,7 @@ import torch
 from metadata import metadata
 from torch import Tensor, nn
 
+import torchfake
 from torchfake import DeviceMismatchError, RealTensorError, fake_mode, is_fake, no_fake_mode, to_fake
 from torchfake.errors import FakeTensorError
 
@@ -332,3 +333,18 @@ def test_elements_on_two_devices_do_not_go_together() -> None:
         on_two = [torch.empty(2, device="cuda:0"), torch.empty(2, device="cuda:1")]
         with pytest.raises(DeviceMismatchError, match=r"aten::add\.Tensor: argument 'self' claims cuda:0"):
             torch._foreach_add(on_two, on_two[::-1])
+
+
+def test_an_element_of_no_dimensions_stays_on_its_device() -> None:
+    with fake_mode():
+        tripled = torch._foreach_mul([torch.empty(2, device="cuda:0"), torch.empty(())], 3.0)
+    assert [x.device.type for x in tripled] == ["cuda", "cpu"]
+
+
+def test_a_scalar_beside_a_list_goes_along_with_its_device() -> None:
+    with fake_mode():
+        on_gpu, factor = [torch.empty(2, device="cuda:0"), torch.empty(3, device="cuda:0")], torch.rand(())
+        torch._foreach_mul(on_gpu, factor)
+        before = torchfake.cache_info().hits
+        assert {str(x.device) for x in torch._foreach_mul(on_gpu, factor)} == {"cuda:0"}
+        assert torchfake.cache_info().hits == before + 1  # one operator, not one for each element

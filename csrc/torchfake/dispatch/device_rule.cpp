@@ -13,15 +13,13 @@ namespace torchfake {
 namespace {
 
 // Operators whose kernels take tensors of several devices, and on purpose: what the outputs claim is the first one's.
-constexpr std::array<std::string_view, 20> kMixedDeviceOps = {
+constexpr std::array<std::string_view, 18> kMixedDeviceOps = {
     "aten::slice_scatter",
     "aten::select_scatter",
     "aten::diagonal_scatter",
     "aten::as_strided_scatter",
     "aten::copy_",
     "aten::copy",
-    "aten::_foreach_copy_",
-    "aten::_foreach_copy",
     "aten::_copy_from",
     "aten::_copy_from_and_resize",
     "aten::resize_as_",

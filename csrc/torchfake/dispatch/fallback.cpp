@@ -323,12 +323,20 @@ void answer_for_numbers(Call& call, const ModePtr& mode) {
   }
 }
 
-// Elements of lists on several devices are handled one by one, for real too.
-bool claims_several_devices(const Call& call) {
-  const FakeTensorImpl* first = call.tensors().empty() ? nullptr : call.tensors().front().fake;
-  return first != nullptr && std::any_of(call.tensors().begin(), call.tensors().end(), [&](const TensorArg& tensor) {
-           return tensor.fake != nullptr && tensor.fake->claimed_device() != first->claimed_device();
-         });
+// Whether elements of its lists are on several devices: they are handled one by one then, for real too. A scalar beside
+// the lists goes along with any device.
+bool lists_several_devices(const Call& call) {
+  const FakeTensorImpl* first = nullptr;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.fake == nullptr || call.traits.args[tensor.arg].kind != ArgKind::kTensorList) {
+      continue;
+    }
+    if (first != nullptr && tensor.fake->claimed_device() != first->claimed_device()) {
+      return true;
+    }
+    first = tensor.fake;
+  }
+  return false;
 }
 
 void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -356,7 +364,7 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (C10_UNLIKELY(call.traits.is_composite) && must_decompose(op)) {
     return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
   }
-  if (C10_UNLIKELY(call.traits.is_foreach) && claims_several_devices(call)) {
+  if (C10_UNLIKELY(call.traits.is_foreach) && lists_several_devices(call)) {
     return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
   }
   if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
