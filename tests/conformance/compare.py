@@ -96,6 +96,10 @@ def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -257,20 +261,24 @@ def settle(engine: Engine, once: Callable[[bool], Result], values_decide: Callab
     return result if result.outcome == FAKE_ACCEPTS else known
 
 
-def copy_tree(tree: Any) -> Any:
-    """The same tensors anew, with their strides, and sharing as the originals do."""
+def copy_tree(tree: Any, device: str | None = None) -> Any:
+    """The same tensors anew, on `device` if it is given, with their strides, and sharing as the originals do.
+
+    A meta tensor among those that are moved is there to be on another device, and stays what it is.
+    """
     storages: dict[int, torch.UntypedStorage] = {}
 
     def copy(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        if not is_dense(value):
             return value.detach().clone().requires_grad_(value.requires_grad)
-        key = value.untyped_storage()._cdata
-        if key not in storages:
-            storages[key] = value.untyped_storage().clone()
-        new = torch.empty(0, dtype=value.dtype, device=value.device).set_(
-            storages[key], value.storage_offset(), value.shape, value.stride()
+        storage = value.untyped_storage()
+        if storage._cdata not in storages:
+            copied = storage.clone() if device is None or value.is_meta else storage.to(device=torch.device(device))
+            storages[storage._cdata] = copied
+        new = torch.empty(0, dtype=value.dtype, device=storages[storage._cdata].device).set_(
+            storages[storage._cdata], value.storage_offset(), value.shape, value.stride()
         )
         if value.is_conj():
             new = torch._conj(new)

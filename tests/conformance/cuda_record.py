@@ -12,6 +12,7 @@ import functools
 import gzip
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ from compare import (
 from engines import Engine, fake_tree
 from torch.utils import _pytree as pytree
 from variants import Arguments
+
+#: A device, in the form that `repr` gives it.
+DEVICE = re.compile(r"^('(cpu|cuda)(:0)?'|device\(type='(cpu|cuda)'(, index=0)?\))$")
 
 
 @dataclass(frozen=True)
@@ -83,32 +87,11 @@ def _on_cuda(value: Any) -> Any:
 
 def recorded(call: Call) -> tuple[list[Any] | None, str | None]:
     """Makes the call on the GPU of this machine: its rows, or the exception and the beginning of what it says."""
-    arguments = _to_gpu(call.arguments)
+    arguments = copy_tree(call.arguments, "cuda")
     try:
         return call.observed(arguments), None
     except Exception as raised:
         return None, f"{type(raised).__name__}: {str(raised)[:80]}"
-
-
-def _to_gpu(arguments: Arguments) -> Arguments:
-    """With their strides, and sharing as the originals do."""
-    storages: dict[int, torch.UntypedStorage] = {}
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return tensor
-        key = tensor.untyped_storage()._cdata
-        if key not in storages:
-            storages[key] = tensor.untyped_storage().cuda()
-        moved = torch.empty(0, dtype=tensor.dtype, device="cuda").set_(
-            storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()
-        )
-        moved = torch._conj(moved) if tensor.is_conj() else moved
-        moved = torch._neg_view(moved) if tensor.is_neg() else moved
-        moved = moved.detach().requires_grad_(tensor.requires_grad)
-        return torch.nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else moved
-
-    return pytree.tree_map_only(torch.Tensor, move, copy_tree(arguments))  # type: ignore[no-any-return]
 
 
 class Record:
@@ -139,7 +122,8 @@ class Record:
 
 
 def _key(variant: str, inputs: list[Any]) -> str:
-    return json.dumps([variant, inputs])
+    """However a release names the device among its samples."""
+    return json.dumps([variant, [DEVICE.sub("<device>", i) if isinstance(i, str) else i for i in inputs]])
 
 
 def _compare_with(engine: Engine, call: Call, rows: list[Any] | None, error: str | None) -> Result:

@@ -50,7 +50,13 @@ class Difference:
         )
 
 
+#: Reasons that hold in several suites.
 _SPARSE = "sparse tensors cannot be faked, and are refused by name"
+_PHASE = "whether a complex loss depends on the phase of singular vectors is seen in its values alone"
+_EMPTY_GRADIENT = (
+    "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one"
+)
+_NOT_LOOKED_AT = "nothing is written where integers are given, and the overlap not looked at"
 
 KNOWN: tuple[Difference, ...] = (
     Difference(
@@ -71,7 +77,7 @@ KNOWN: tuple[Difference, ...] = (
         detail="data-dependent with known values",
     ),
     Difference(
-        "whether a complex loss depends on the phase of singular vectors is seen in its values alone",
+        _PHASE,
         suite="operators",
         subjects=("svd_lowrank", "pca_lowrank"),
         variant="complex64*",
@@ -119,7 +125,7 @@ KNOWN: tuple[Difference, ...] = (
         variant="* zero-sized function",
     ),
     Difference(
-        "nothing is written where integers are given, and the overlap not looked at",
+        _NOT_LOOKED_AT,
         suite="operators",
         subjects=("nan_to_num",),
         variant="* expanded in-place",
@@ -132,13 +138,13 @@ KNOWN: tuple[Difference, ...] = (
         detail="Jiterator is only supported on CUDA and ROCm GPUs",
     ),
     Difference(
-        "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one",
+        _EMPTY_GRADIENT,
         suite="cuda",
         subjects=("linalg.det",),
         detail=r"gradients real \[None\] fake \[\[\[(0|\d+, 0)",
     ),
     Difference(
-        "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one",
+        _EMPTY_GRADIENT,
         suite="cuda calls",
         subjects=("linalg.det",),
         detail=r"different: part 2: real \[None\] fake \[{'size': \[(0|\d+, 0)",
@@ -171,7 +177,7 @@ KNOWN: tuple[Difference, ...] = (
     ),
     Difference(_SPARSE, suite="cuda calls", subjects=("to_sparse",), detail="UnsupportedFakeTensorException"),
     Difference(
-        "whether a complex loss depends on the phase of singular vectors is seen in its values alone",
+        _PHASE,
         suite="cuda calls",
         subjects=("svd_lowrank", "pca_lowrank"),
         variant="complex64*",
@@ -249,7 +255,7 @@ KNOWN: tuple[Difference, ...] = (
         detail="fake raises: .*is_contiguous",
     ),
     Difference(
-        "nothing is written where integers are given, and the overlap not looked at",
+        _NOT_LOOKED_AT,
         suite="cuda calls",
         subjects=("nan_to_num",),
         variant="* expanded in-place",

@@ -36,18 +36,17 @@ from compare import (
     shares_storage,
     tensors_in,
 )
-from cuda_record import described
+from cuda_record import DEVICE, described
 from engines import Engine, fake_tree
 from suite_operators import Scope, operators
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
-from variants import Arguments, laid_out
+from variants import Arguments, arguments_of, laid_out
 
 NAME = "cuda"
 RECORD = Path(__file__).parent / "cuda_ops.jsonl.gz"
 
-#: A device, and a float, in the form that `repr` gives them.
-_DEVICE = re.compile(r"^('(cpu|cuda)(:0)?'|device\(type='(cpu|cuda)'(, index=0)?\))$")
+#: A float, in the form that `repr` gives it.
 _FLOAT = re.compile(r"^-?\d+\.\d+(e-?\d+)?$")
 
 #: inputs, outputs, gradients
@@ -126,13 +125,13 @@ def _samples(subject: str, dtype: str, layout: str) -> Iterator[tuple[OpInfo, Ar
     for op in operators()[subject]:
         grad = op.supports_autograd and kind.is_floating_point
         for sample in op.sample_inputs("cpu", kind, requires_grad=grad):
-            arguments: Any = ((sample.input, *sample.args), sample.kwargs)
+            arguments = arguments_of(sample)
             yield op, laid_out(arguments, layout) or arguments
 
 
 def _key(inputs: list[Any]) -> str:
     """Inputs without their devices, which a sample made on the CPU cannot have."""
-    return json.dumps([[*i[:2], *i[3:]] if isinstance(i, list) else _DEVICE.sub("<device>", i) for i in inputs])
+    return json.dumps([[*i[:2], *i[3:]] if isinstance(i, list) else DEVICE.sub("<device>", i) for i in inputs])
 
 
 def _key_without_floats(inputs: list[Any]) -> str:
@@ -192,6 +191,6 @@ def _with_devices_of(inputs: list[Any], arguments: Arguments) -> Arguments:
     """The arguments, with devices among them as on record."""
     leaves, structure = pytree.tree_flatten(arguments)
     for i, recorded in enumerate(inputs):
-        if isinstance(recorded, str) and _DEVICE.match(recorded):
+        if isinstance(recorded, str) and DEVICE.match(recorded):
             leaves[i] = torch.device("cuda" if "cuda" in recorded else "cpu")
     return pytree.tree_unflatten(leaves, structure)

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy
 import torch
-from compare import Case, tensors_in
+from compare import Case, is_dense, tensors_in
 from cuda_record import Call, Record
 from engines import Engine
 from suite_operators import REAL_CRASHES, Scope, operators
 from torch.testing._internal.opinfo.core import OpInfo
-from variants import Arguments, called, laid_out
+from variants import Arguments, arguments_of, called, laid_out
 
 NAME = "cuda calls"
 RECORD = Record(Path(__file__).parent / "cuda_calls.jsonl.gz")
@@ -51,9 +51,8 @@ def _bad_calls(op: OpInfo) -> Iterator[Call]:
     """What suite 2 calls bad input; on a GPU some of it is not."""
     if op.error_inputs_func is not None:
         for error_input in op.error_inputs("cpu"):
-            sample = error_input.sample_input
-            arguments: Arguments = ((sample.input, *sample.args), sample.kwargs)
-            if _is_strided(arguments):
+            arguments = arguments_of(error_input.sample_input)
+            if _is_dense(arguments):
                 yield Call("bad input", op.op, arguments)
 
 
@@ -65,12 +64,11 @@ def _samples(op: OpInfo, dtype: torch.dtype, differentiable: bool, limit: int) -
         found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiable), limit))
     except (NotImplementedError, RuntimeError):
         return []
-    made: list[Arguments] = [((sample.input, *sample.args), sample.kwargs) for sample in found]
-    return [arguments for arguments in made if _is_strided(arguments)]
+    return [arguments for arguments in map(arguments_of, found) if _is_dense(arguments)]
 
 
-def _is_strided(arguments: Arguments) -> bool:
-    return all(t.layout == torch.strided and not t.is_nested for t in tensors_in(arguments))
+def _is_dense(arguments: Arguments) -> bool:
+    return all(map(is_dense, tensors_in(arguments)))
 
 
 def subjects() -> list[str]:

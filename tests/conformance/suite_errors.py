@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from compare import NO_SAMPLES, REAL_ACCEPTS, Case, Result, compare
 from engines import Engine
 from suite_operators import Scope, operators
+from variants import arguments_of
 
 NAME = "errors"
 
@@ -22,9 +23,7 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
             continue
         try:
             for i, error_input in enumerate(itertools.islice(op.error_inputs("cpu"), scope.limit or None)):
-                sample = error_input.sample_input
-                arguments = ((sample.input, *sample.args), sample.kwargs)
-                result = compare(engine, op.op, arguments, with_gradients=False)
+                result = compare(engine, op.op, arguments_of(error_input.sample_input), with_gradients=False)
                 if result.outcome == "same":
                     result = Result(REAL_ACCEPTS)
                 yield Case(NAME, subject, "bad input", i, result)

@@ -13,7 +13,7 @@ from compare import NO_SAMPLES, Case, Result, compare
 from engines import Engine
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
-from variants import CALLS, LAYOUTS, Arguments, called, laid_out
+from variants import CALLS, LAYOUTS, Arguments, arguments_of, called, laid_out
 
 NAME = "operators"
 DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64", "bool")
@@ -65,7 +65,7 @@ def subjects() -> list[str]:
 def samples(op: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Arguments]:
     grad = dtype in op.supported_backward_dtypes("cpu")
     for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), limit or None):
-        yield (sample.input, *sample.args), sample.kwargs
+        yield arguments_of(sample)
 
 
 def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torchgen
 import yaml
-from compare import copy_tree, gradients, tensors_in
+from compare import copy_tree, gradients, is_dense, tensors_in
 from suite_operators import operators, samples, subjects
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
@@ -55,7 +55,7 @@ def cases(subject: str) -> Iterator[tuple[OpInfo, Arguments]]:
     for op in operators()[subject]:
         if torch.float32 in op.dtypes:
             for arguments in samples(op, torch.float32, SAMPLES):
-                if all(t.layout == torch.strided for t in tensors_in(arguments)):
+                if all(map(is_dense, tensors_in(arguments))):
                     yield op, arguments
 
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from compare import tensors_in
-from torch.testing._internal.opinfo.core import OpInfo
+from compare import is_dense, tensors_in
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+def arguments_of(sample: SampleInput) -> Arguments:
+    return (sample.input, *sample.args), sample.kwargs
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ def conjugated(tensor: torch.Tensor) -> torch.Tensor:
 def _each(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arguments], Arguments]:
     def apply(arguments: Arguments) -> Arguments:
         def convert(tensor: torch.Tensor) -> torch.Tensor:
-            if not _dense(tensor):
+            if not is_dense(tensor):
                 return tensor
             with torch.no_grad():
                 changed = change(tensor.detach())
@@ -95,7 +95,7 @@ def laid_out(arguments: Arguments, layout: str) -> Arguments | None:
 
 
 def _shape_in_memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if not _dense(tensor):
+    if not is_dense(tensor):
         return ()
     return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj()
 
