@@ -8,6 +8,9 @@ from bounded import check
 from compare import NOT_MATCHED
 from suite_operators import Scope
 
+#: Operators whose samples are others than those of the release on record: none of their recorded calls is made.
+RESAMPLED = {"histc"}
+
 
 @pytest.mark.parametrize("subject", suite_cuda.subjects())
 def test_a_fake_that_claims_cuda_answers_as_the_gpu_did(subject):
@@ -18,7 +21,8 @@ def test_a_fake_that_claims_cuda_answers_as_the_gpu_did(subject):
 @pytest.mark.parametrize("subject", suite_cuda_calls.subjects())
 def test_a_fake_that_claims_cuda_answers_every_call_as_the_gpu_did(subject):
     cases = check(suite_cuda_calls, subject, Scope())
-    assert any(case.result.outcome != NOT_MATCHED for case in cases), "no record found its call"
+    is_matched = any(case.result.outcome != NOT_MATCHED for case in cases)
+    assert is_matched != (subject in RESAMPLED), "no record found its call, or one that is listed here did"
 
 
 @pytest.mark.parametrize("subject", suite_cuda_modules.subjects())
