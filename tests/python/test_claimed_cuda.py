@@ -462,6 +462,24 @@ def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
                 sum_up(torch.rand(3, dtype=torch.complex64))
 
 
+@pytest.mark.parametrize("repeat", ["first", "again"])
+def test_efficient_attention_keeps_the_state_of_its_random_numbers_on_the_cpu(repeat: str) -> None:
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention
+    with fake_mode():
+        q = torch.rand(2, 4, 8, 16, device="cuda")
+        devices = [each.device.type for each in attend(q, q, q, None, True, 0.1)]
+    assert devices == ["cuda", "cuda", "cpu", "cpu"]
+
+
+def test_autocast_reaches_what_the_kernels_of_a_gpu_call() -> None:
+    with fake_mode(), torch.autocast("cuda", torch.float16):
+        numbers = torch.ones(3, 3, dtype=torch.float16, device="cuda")
+        assert numbers.trace().dtype == torch.float32
+        assert torch.linalg.matrix_exp(numbers[:1, :1]).dtype == torch.float32
+    with fake_mode():
+        assert numbers.trace().dtype == torch.float16
+
+
 def test_streams_and_events_of_claimed_devices_have_nothing_to_wait_for() -> None:
     with fake_mode():
         stream, other = torch.cuda.Stream(), torch.cuda.Stream(device="cuda:1", priority=-1)

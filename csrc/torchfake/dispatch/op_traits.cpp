@@ -175,6 +175,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   is_foreach = is_aten && starts_with(base, "_foreach_") && has(c10::DispatchKey::CompositeExplicitAutograd);
   needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
   takes_rows = base == "embedding" || base == "nll_loss_forward" || base == "nll_loss2d_forward";
+  keeps_seeds_on_cpu = base == "_scaled_dot_product_efficient_attention" || base == "_efficient_attention_forward";
   replaces_storage = base == "set_";
   native = find_native_kernel(qualified_name());
   refused_dtypes = DtypeRefusals::of(op);

@@ -61,6 +61,7 @@ struct OpTraits {
   bool is_foreach = false;  // works on lists, element by element
   bool needs_values = false;  // a rule reads values of some argument
   bool takes_rows = false;  // embedding, nll_loss: the second argument says which rows or classes of the first
+  bool keeps_seeds_on_cpu = false;  // memory-efficient attention
   bool replaces_storage = false;  // set_
   bool updates_statistics = false;  // writes arguments in training, and the schema does not say so
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument

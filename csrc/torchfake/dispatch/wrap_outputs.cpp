@@ -100,6 +100,13 @@ void split_shared_outputs(const Call& call, const Inputs& inputs) {
   }
 }
 
+// Memory-efficient attention hands the state of its random numbers, its third and fourth output, to its backward by way
+// of the CPU.
+c10::Device device_of_output(const Call& call, size_t output, c10::Device device) {
+  const bool is_state = call.traits.keeps_seeds_on_cpu && device.is_cuda() && output >= 2;
+  return is_state ? c10::Device(c10::kCPU) : device;
+}
+
 }  // namespace
 
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode) {
@@ -111,7 +118,7 @@ void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, co
   for (size_t i = first; i < call.stack->size(); ++i) {
     c10::IValue& value = (*call.stack)[i];
     if (value.isTensor()) {
-      value = wrap(call, value.toTensor(), inputs, device, mode);
+      value = wrap(call, value.toTensor(), inputs, device_of_output(call, i - first, device), mode);
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> wrapped;
       for (const at::Tensor& tensor : value.toTensorVector()) {

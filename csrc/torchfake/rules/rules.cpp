@@ -10,6 +10,7 @@ Rule find_rule(const OpTraits& traits) {
         &find_view_rule,
         &find_attention_rule,
         &find_question_rule,
+        &find_autocast_rule,
         &find_argument_check}) {
     if (const Rule rule = find(traits.name, traits.overload)) {
       return rule;

@@ -49,6 +49,7 @@ Rule find_sequence_rule(std::string_view name, std::string_view overload);
 Rule find_view_rule(std::string_view name, std::string_view overload);
 Rule find_attention_rule(std::string_view name, std::string_view overload);
 Rule find_question_rule(std::string_view name, std::string_view overload);
+Rule find_autocast_rule(std::string_view name, std::string_view overload);
 Rule find_argument_check(std::string_view name, std::string_view overload);
 
 }  // namespace torchfake
