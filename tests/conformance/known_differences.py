@@ -56,7 +56,6 @@ _PHASE = "whether a complex loss depends on the phase of singular vectors is see
 _EMPTY_GRADIENT = (
     "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one"
 )
-_NOT_LOOKED_AT = "nothing is written where integers are given, and the overlap not looked at"
 
 KNOWN: tuple[Difference, ...] = (
     Difference(
@@ -110,26 +109,6 @@ KNOWN: tuple[Difference, ...] = (
         subjects=("repeat_interleave",),
         variant="* expanded function",
         detail="fake accepts: .*allocated size does not match",
-    ),
-    Difference(
-        "indices into a table of no rows: the real kernel looks at their values, and finds none that is right",
-        suite="operators",
-        subjects=("nn.functional.embedding_bag",),
-        variant="* zero-sized function",
-        detail="fake accepts: .*found idx to be",
-    ),
-    Difference(
-        "the real operator takes another way where a matrix has no rows, and fails in it or gives another shape",
-        suite="operators",
-        subjects=("addmv", "addbmm"),
-        variant="* zero-sized function",
-    ),
-    Difference(
-        _NOT_LOOKED_AT,
-        suite="operators",
-        subjects=("nan_to_num",),
-        variant="* expanded in-place",
-        detail="fake raises: .*more than one element",
     ),
     Difference(
         "the jiterator compiles for a GPU and asks for one before it calls any operator",
@@ -235,25 +214,11 @@ KNOWN: tuple[Difference, ...] = (
         detail="real AcceleratorError: CUDA error: invalid argument",
     ),
     Difference(
-        "a mask of nothing selects nothing; the real operator compares its values' sizes all the same",
-        suite="cuda calls",
-        subjects=("index_put",),
-        variant="* zero-sized function",
-        detail="fake accepts: .*shape mismatch",
-    ),
-    Difference(
         "of one feature, and repeated, the real operator does not ask for a contiguous input",
         suite="cuda calls",
         subjects=("_batch_norm_with_update",),
         variant="float32 expanded function",
         detail="fake raises: .*is_contiguous",
-    ),
-    Difference(
-        _NOT_LOOKED_AT,
-        suite="cuda calls",
-        subjects=("nan_to_num",),
-        variant="* expanded in-place",
-        detail="fake raises: .*more than one element",
     ),
     Difference(
         "the real kernel concatenates inside, and CPU autocast refuses float16",

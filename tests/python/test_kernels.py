@@ -33,6 +33,11 @@ CALLS: dict[str, Callable[[], Tensor]] = {
     "geometric_": lambda: torch.ones(3, dtype=torch.int64).geometric_(0.5),
     "index_add of nothing": lambda: torch.ones(0).index_add(0, torch.empty(0, dtype=torch.int64), torch.ones(0)),
     "narrow_copy": lambda: torch.narrow_copy(torch.ones(3, 4).t(), 0, 1, 2),
+    "addmv of no columns": lambda: torch.addmv(torch.ones(1), torch.ones(3, 0), torch.ones(0)),
+    "addmv of no columns, and nothing of self": lambda: torch.addmv(
+        torch.ones(1), torch.ones(3, 0), torch.ones(0), beta=0
+    ),
+    "nan_to_num_ of one integer, expanded": lambda: torch.ones(1, dtype=torch.int64).expand(3).nan_to_num_(),
     "pinv under autocast": lambda: autocast_pinv(),
     "pinv after autocast": lambda: [autocast_pinv(), torch.linalg.pinv(torch.eye(3) + 1)][1],
 }
@@ -86,6 +91,22 @@ def test_an_embedding_on_the_cpu_has_no_row_beyond_its_last():
         positions(torch.arange(8))
         with pytest.raises(IndexError, match="index out of range"):
             positions(torch.arange(9))
+
+
+def test_bags_of_an_embedding_without_rows_hold_nothing():
+    with fake_mode():
+        rows, first = torch.empty(0, 4), torch.tensor([0])
+        assert F.embedding_bag(torch.empty(0, dtype=torch.int64), rows, first).shape == (1, 4)
+        with pytest.raises(RuntimeError, match="there are no embeddings"):
+            F.embedding_bag(torch.tensor([1]), rows, first)
+
+
+def test_a_mask_of_nothing_takes_no_values():
+    with fake_mode():
+        nothing, mask = torch.empty(0, 2), torch.empty(0, 2, dtype=torch.bool)
+        nothing[mask] = torch.ones(1)
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            nothing[mask] = torch.ones(3)
 
 
 def test_the_gradient_of_complex_singular_vectors_needs_no_values():

@@ -112,12 +112,12 @@ ValueSource value_source(std::string_view base, bool is_random, bool takes_tenso
   return ValueSource::kInputs;
 }
 
-// Operators that take a factor: adding, scaling and the steps of optimizers.
+// Operators that take a factor: adding, scaling and the steps of optimizers. addmv and addbmm are not among them: of
+// nothing, they look whether a factor is zero.
 bool takes_factors(std::string_view base) {
   static const std::unordered_set<std::string_view> kNames = {
-      "add",      "add_",     "sub",     "sub_",     "rsub",  "mul",    "mul_",   "div",    "div_",
-      "addcmul",  "addcmul_", "addcdiv", "addcdiv_", "lerp",  "lerp_",  "addmm",  "addmm_", "baddbmm",
-      "baddbmm_", "addmv",    "addmv_",  "addr",     "addr_", "addbmm", "addbmm_"};
+      "add",     "add_",     "sub",  "sub_",  "rsub",  "mul",    "mul_",    "div",      "div_", "addcmul", "addcmul_",
+      "addcdiv", "addcdiv_", "lerp", "lerp_", "addmm", "addmm_", "baddbmm", "baddbmm_", "addr", "addr_"};
   return kNames.count(base) > 0 || starts_with(base, "_fused_adam") || starts_with(base, "_fused_sgd") ||
       starts_with(base, "_fused_adagrad") || (starts_with(base, "_foreach_") && base.find("pow") == base.npos);
 }

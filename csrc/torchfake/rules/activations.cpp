@@ -235,7 +235,6 @@ KernelList activation_kernels() {
       in_place_form<ops::__irshift___Scalar, ops::__rshift___Scalar>(),
       kernel<ops::frexp_Tensor_out, &frexp_out>(),
       out_form<ops::logical_not_out, ops::logical_not>(),
-      out_form<ops::nan_to_num_out, ops::nan_to_num>(),
       out_form<ops::mvlgamma_out, ops::mvlgamma>(),
   };
 }

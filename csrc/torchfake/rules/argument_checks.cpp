@@ -129,36 +129,61 @@ RuleResult renorm(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// The sizes of self[indices]; nothing where masks are among them, whose values decide.
-std::optional<std::vector<int64_t>> indexed_sizes(
-    const at::Tensor& self,
-    const c10::List<std::optional<at::Tensor>>& indices) {
-  std::vector<int64_t> broadcast;
-  size_t first = indices.size();
-  size_t last = 0;
-  size_t given = 0;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<at::Tensor> index = indices.get(i);
+using OptSizes = std::optional<std::vector<int64_t>>;
+
+// The sizes of the index to each dimension, where there is one; nothing where masks are among them, whose values decide.
+// A mask of no elements selects none, and stands for an index to each of its dimensions.
+std::optional<std::vector<OptSizes>> index_sizes(const c10::List<std::optional<at::Tensor>>& indices) {
+  std::vector<OptSizes> found;
+  for (const std::optional<at::Tensor>& index : indices) {
     if (!index || !index->defined()) {
+      found.emplace_back();
       continue;
     }
     const c10::ScalarType dtype = index->scalar_type();
     TORCH_CHECK_INDEX(
         dtype == c10::kLong || dtype == c10::kInt || dtype == c10::kByte || dtype == c10::kBool,
         "tensors used as indices must be long, int, byte or bool tensors");
-    if (dtype == c10::kByte || dtype == c10::kBool) {
+    const bool is_mask = dtype == c10::kByte || dtype == c10::kBool;
+    if (is_mask && index->numel() > 0) {
       return std::nullopt;
     }
+    if (is_mask) {
+      found.insert(found.end(), index->dim(), std::vector<int64_t>{0});
+    } else {
+      found.emplace_back(index->sizes().vec());
+    }
+  }
+  return found;
+}
+
+// The sizes of self[indices], where they do not depend on values.
+OptSizes indexed_sizes(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& tensors) {
+  const std::optional<std::vector<OptSizes>> found = index_sizes(tensors);
+  if (!found) {
+    return std::nullopt;
+  }
+  const std::vector<OptSizes>& indices = *found;
+  std::vector<int64_t> broadcast;
+  size_t first = indices.size();
+  size_t last = 0;
+  size_t given = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (!indices[i]) {
+      continue;
+    }
+    const c10::IntArrayRef index = *indices[i];
     TORCH_CHECK_INDEX(
-        i >= static_cast<size_t>(self.dim()) || self.size(static_cast<int64_t>(i)) > 0 || index->numel() == 0,
+        i >= static_cast<size_t>(self.dim()) || self.size(static_cast<int64_t>(i)) > 0 ||
+            c10::multiply_integers(index) == 0,
         "index is out of bounds for dimension with size 0");
     TORCH_CHECK_INDEX(
-        at::are_expandable(broadcast, index->sizes()),
+        at::are_expandable(broadcast, index),
         "shape mismatch: indexing tensors could not be broadcast together with shapes ",
         c10::IntArrayRef(broadcast),
         ", ",
-        index->sizes());
-    broadcast = at::infer_size(broadcast, index->sizes());
+        index);
+    broadcast = at::infer_size(broadcast, index);
     first = std::min(first, i);
     last = i;
     ++given;
@@ -169,11 +194,11 @@ std::optional<std::vector<int64_t>> indexed_sizes(
   const bool adjacent = last - first + 1 == given;
   std::vector<int64_t> sizes;
   for (size_t dim = 0; dim < static_cast<size_t>(self.dim()); ++dim) {
-    const std::optional<at::Tensor> index = dim < indices.size() ? indices.get(dim) : std::nullopt;
+    const bool is_indexed = dim < indices.size() && indices[dim];
     if (adjacent && dim == first) {
       sizes.insert(sizes.end(), broadcast.begin(), broadcast.end());
     }
-    if (!index || !index->defined()) {
+    if (!is_indexed) {
       sizes.push_back(self.size(static_cast<int64_t>(dim)));
     }
   }

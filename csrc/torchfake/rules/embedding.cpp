@@ -73,6 +73,9 @@ FourTensors embedding_bag(
     int64_t padding_idx,
     bool for_backward) {
   check(weight, indices, offsets, mode, per_sample_weights, include_last_offset);
+  TORCH_CHECK(
+      !claimed_device().is_cpu() || weight.size(0) > 0 || indices.numel() == 0,
+      "embedding_bag: Expected idx >= 0 && idx < num_embeddings, but there are no embeddings");
   const int64_t bags = offsets.size(0) - (include_last_offset ? 1 : 0);
   // Both are brought to the wider of the two.
   const c10::ScalarType dtype = offsets.scalar_type() == c10::kLong ? c10::kLong : indices.scalar_type();

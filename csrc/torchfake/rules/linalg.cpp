@@ -1,6 +1,8 @@
 // Linear algebra: results that lie column by column, as LAPACK leaves them, and bits that a kernel sets at its end.
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_svd_meta_dispatch.h>
+#include <ATen/ops/addmv_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_lu_solve_meta_dispatch.h>
 
@@ -200,8 +202,35 @@ at::Tensor& addbmm_out(
   }
   if (batch1.size(0) > 0) {
     out.addmm_(batch1.select(0, 0), batch2.select(0, 0), beta, alpha);
+  } else if (beta.toComplexDouble() != 0.0) {
+    out.mul_(beta);
   }
   return out;
+}
+
+// A matrix of no elements is not multiplied with: `self` is, and its sizes are the result's.
+at::Tensor& addmv_out(
+    const at::Tensor& self,
+    const at::Tensor& matrix,
+    const at::Tensor& vector,
+    const at::Scalar& beta,
+    const at::Scalar& alpha,
+    at::Tensor& out) {
+  at::meta::addmv_outf(self, matrix, vector, beta, alpha, out);
+  if (matrix.numel() == 0 && beta.toComplexDouble() != 0.0) {
+    at::native::resize_output(out, self.sizes());
+  }
+  return out;
+}
+
+at::Tensor addmv(
+    const at::Tensor& self,
+    const at::Tensor& matrix,
+    const at::Tensor& vector,
+    const at::Scalar& beta,
+    const at::Scalar& alpha) {
+  at::Tensor out = at::empty({0}, vector.options());
+  return addmv_out(self, matrix, vector, beta, alpha, out);
 }
 
 // Resizes what it adds to: a vector becomes the matrix that it is broadcast to.
@@ -329,6 +358,8 @@ KernelList linalg_kernels() {
       kernel<ops::_linalg_svd, &linalg_svd>(),
       kernel<ops::linalg_lu_solve, &linalg_lu_solve>(),
       kernel<ops::linalg_lu_solve_out, &linalg_lu_solve_out>(),
+      kernel<ops::addmv, &addmv>(),
+      kernel<ops::addmv_out, &addmv_out>(),
       kernel<ops::addbmm, &addbmm>(),
       kernel<ops::addbmm_, &addbmm_>(),
       kernel<ops::addbmm_out, &addbmm_out>(),

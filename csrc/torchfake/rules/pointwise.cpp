@@ -108,6 +108,26 @@ at::Tensor nan_to_num(
   return pointwise_to(self.scalar_type(), {self});
 }
 
+// Integers are copied as they are: nothing is written where they are to stay.
+at::Tensor& nan_to_num_out(
+    const at::Tensor& self,
+    std::optional<double> /*nan*/,
+    std::optional<double> /*posinf*/,
+    std::optional<double> /*neginf*/,
+    at::Tensor& out) {
+  TORCH_CHECK(
+      self.scalar_type() == out.scalar_type(),
+      "nan_to_num: dtype of out: ",
+      out.scalar_type(),
+      " should be same as input: ",
+      self.scalar_type());
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) {
+    return iterate_into(out, {self});
+  }
+  at::native::resize_output(out, self.sizes());
+  return out.is_same(self) ? out : out.copy_(self);
+}
+
 void check_condition(const at::Tensor& condition) {
   TORCH_CHECK(
       condition.scalar_type() == c10::kBool || condition.scalar_type() == c10::kByte,
@@ -252,6 +272,7 @@ KernelList pointwise_kernels() {
       native_kernel<decltype(logical_binary_out), &logical_binary_out>("aten::logical_or.out"),
       native_kernel<decltype(logical_binary_out), &logical_binary_out>("aten::logical_xor.out"),
       native_kernel<decltype(nan_to_num), &nan_to_num>("aten::nan_to_num"),
+      native_kernel<decltype(nan_to_num_out), &nan_to_num_out>("aten::nan_to_num.out"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&), &where>("aten::where.self"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &complex_of>("aten::complex"),
       native_kernel<at::Tensor(const at::Tensor&, const at::Tensor&), &complex_of>("aten::polar"),
