@@ -13,6 +13,7 @@ from metadata import assert_same_metadata
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.optests.generate_tests import OpCheckError
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import (
     DataAccessError,
@@ -270,6 +271,16 @@ def test_a_fake_implementation_sees_the_claimed_device_and_chooses_its_own(mode:
         assert ops.from_gpu(torch.rand(3, device="cuda:1")).device.type == "cpu"
         with pytest.raises(RuntimeError, match="takes a tensor of a GPU"):
             ops.from_gpu(torch.rand(3))
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_fake_implementation_below_a_python_mode_is_in_the_mode_too(mode: str) -> None:
+    class PassOn(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    with MODES[mode](), PassOn():
+        assert is_fake(ops.from_gpu(torch.rand(3, device="cuda:1")))
 
 
 def test_what_zeros_cannot_tell_is_refused() -> None:

@@ -297,7 +297,10 @@ bool has_fake_impl(const Call& call) {
 void fake_impl_call(Call& call, const ModePtr& mode) {
   const FakeMode in_mode(mode);
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  keys.excluded_ = keys.excluded_ | kAboveKernels;
+  // Where a TorchDispatchMode passes the call on, the other two are excluded: with the first, that would be taken for
+  // no_dispatch() (is_kept_out).
+  keys.excluded_ = (keys.excluded_ | kAboveKernels) - c10::DispatchKeySet(c10::DispatchKey::PreDispatch) -
+      c10::DispatchKeySet(c10::DispatchKey::Functionalize);
   const c10::impl::ForceDispatchKeyGuard guard(keys);
   call_on_meta_key(call);
 }
