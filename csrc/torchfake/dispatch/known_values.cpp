@@ -11,6 +11,7 @@
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/dispatch/repeated_values.h>
+#include <torchfake/rules/cpu_equivalents.h>
 
 #include <cstring>
 
@@ -120,6 +121,7 @@ bool is_risky_product(const Call& call) {
       "aten::_convolution",
       "aten::convolution_overrideable",
       "aten::mkldnn_rnn_layer",
+      "aten::_cudnn_rnn",
       "aten::_int_mm",
       "aten::_scaled_mm",
       "aten::_grouped_mm",
@@ -300,7 +302,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     any_known |= known || repeated ||
         (is_written(call, tensor) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
     any_repeated |= repeated;
-    all_known &= known || repeated || overwritten || tensor.fake == nullptr;  // what is real here is a number
+    const bool unread = overwritten || traits.args[tensor.arg].is_unread;
+    all_known &= known || repeated || unread || tensor.fake == nullptr;  // what is real here is a number
   }
   const bool constant = makes_values(traits, mode.options);
   inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
@@ -431,7 +434,7 @@ void ValueTracker::run_real(Call& call) const {
 bool ValueTracker::outputs_fit(const Call& call) const {
   bool fit = true;
   visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
-    fit = fit && tensor.defined() && tensor.numel() <= limit_ && as_fake(tensor) != nullptr;
+    fit = fit && (!tensor.defined() || (tensor.numel() <= limit_ && as_fake(tensor) != nullptr));
   });
   for (const Written& written : written_) {
     // What is filled for the first time must be filled whole: the rest of the storage is unknown.
@@ -471,16 +474,35 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
   const std::vector<at::Tensor> fakes = flat_tensors(outputs_of(call));
   TORCH_INTERNAL_ASSERT(reals.size() == fakes.size());
   for (size_t i = 0; i < fakes.size(); ++i) {
-    const FakeTensorImpl& fake = *as_fake(fakes[i]);
-    if (mode_.options.propagate_real_tensors) {
-      check_agreement(fake, reals[i]);
+    if (fakes[i].defined() && reals[i].defined()) {
+      finish_output(*as_fake(fakes[i]), reals[i]);
     }
-    if (partly_known_bytes(storage_of(fake)) != nullptr) {
-      continue;
-    }
-    if (fills_storage(fake) && reals[i].sizes() == fake.sizes() && reals[i].dtype() == fake.dtype()) {
-      make_known(fake, reals[i]);
-    }
+  }
+}
+
+// Whether the storage of a fake that does not fill it is small enough to stand in memory.
+bool ValueTracker::is_affordable(const FakeTensorImpl& fake) const {
+  const c10::StorageImpl* storage = storage_of(fake);
+  return storage != nullptr && storage->nbytes() / fake.itemsize() <= static_cast<size_t>(limit_) &&
+      has_room_for(fake, 2 * storage->nbytes());
+}
+
+void ValueTracker::finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const {
+  // Beyond the CPU, operators of PyTorch's own may return something else than there.
+  if (mode_.options.propagate_real_tensors && (fake.claimed_device().is_cpu() || !call_.traits.is_builtin)) {
+    check_agreement(fake, real);
+  }
+  if (partly_known_bytes(storage_of(fake)) != nullptr || real.sizes() != fake.sizes()) {
+    return;
+  }
+  PlainCpu plain;
+  const at::Tensor values = real.to(fake.dtype().toScalarType());
+  if (fills_storage(fake)) {
+    make_known(fake, values);
+  } else if (is_affordable(fake)) {
+    expect_values(fake);
+    real_view(fake).copy_(values);
+    mark_written(fake);
   }
 }
 
@@ -510,16 +532,25 @@ const FakeTensorImpl* ValueTracker::only_output(const Call& call) {
   return usable ? fake : nullptr;
 }
 
+bool is_out_of_memory(const c10::Error& error) {
+  return error.msg().find("can't allocate memory") != std::string::npos;  // the CPU's allocator has no type for it
+}
+
 // Runs the real operator on what is known. False where the CPU cannot do it (a dtype it has no kernel for, say) and the
 // claimed device may.
 bool ValueTracker::run_aside(const Call& call, c10::Device device) {
   try {
     PlainCpu plain;
-    call.op.callBoxed(&real_);
+    const CpuEquivalent* equivalent = call.traits.cpu_equivalent;
+    if (equivalent != nullptr && !device.is_cpu()) {
+      equivalent->kernel.kernel.callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::CPU), &real_);
+    } else {
+      call.op.callBoxed(&real_);
+    }
     return true;
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
     forget_written();
-    if (device.is_cpu()) {
+    if (device.is_cpu() || is_out_of_memory(error)) {
       throw;
     }
     return false;

@@ -87,6 +87,8 @@ class ValueTracker {
   void follow_repetitions(const Call& call, c10::Device device);
   void forget_written() const;
   void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
+  bool is_affordable(const FakeTensorImpl& fake) const;
+  void finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const;
 
   struct Written {
     c10::intrusive_ptr<c10::TensorImpl> fake;

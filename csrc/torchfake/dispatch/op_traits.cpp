@@ -4,6 +4,7 @@
 #include <ATen/core/enum_tag.h>
 
 #include <torchfake/dispatch/native_table.h>
+#include <torchfake/rules/cpu_equivalents.h>
 #include <torchfake/rules/refused_dtypes.h>
 
 #include <array>
@@ -178,6 +179,12 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   keeps_seeds_on_cpu = base == "_scaled_dot_product_efficient_attention" || base == "_efficient_attention_forward";
   replaces_storage = base == "set_";
   native = find_native_kernel(qualified_name());
+  cpu_equivalent = find_cpu_equivalent(qualified_name());
+  if (cpu_equivalent != nullptr) {
+    for (const size_t arg : cpu_equivalent->unread) {
+      args[arg].is_unread = true;
+    }
+  }
   refused_dtypes = DtypeRefusals::of(op);
   is_composite = native == nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);

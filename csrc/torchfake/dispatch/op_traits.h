@@ -9,6 +9,7 @@
 namespace torchfake {
 
 class DtypeRefusals;
+struct CpuEquivalent;
 
 enum class ArgKind : uint8_t {
   kOther,
@@ -24,6 +25,7 @@ struct ArgTraits {
   bool is_written = false;  // Tensor(a!)
   bool is_out = false;  // keyword-only and written: an out= argument, whose old contents are not read
   bool is_statistic = false;  // may be written, and the schema does not say so
+  bool is_unread = false;  // the CPU's equivalent has no use for its values
   bool scales_only = false;  // a factor: of its value, the outcome's metadata depends on the type alone
 };
 
@@ -71,6 +73,7 @@ struct OpTraits {
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;
   const c10::KernelFunction* native = nullptr;  // PyTorch's C++ meta kernel
+  const CpuEquivalent* cpu_equivalent = nullptr;  // computes the values of other devices
   const DtypeRefusals* refused_dtypes = nullptr;
 
   std::string qualified_name() const {

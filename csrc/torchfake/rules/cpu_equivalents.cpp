@@ -1,0 +1,457 @@
+// What computes on the CPU the values that a GPU computes by kernels of its own.
+#include <torchfake/rules/cpu_equivalents.h>
+
+#include <ATen/ops/_cudnn_rnn_ops.h>
+#include <ATen/ops/_fused_rms_norm_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
+#include <ATen/ops/_thnn_fused_gru_cell_ops.h>
+#include <ATen/ops/_thnn_fused_lstm_cell_ops.h>
+#include <ATen/ops/cudnn_batch_norm_backward_ops.h>
+#include <ATen/ops/cudnn_batch_norm_ops.h>
+#include <ATen/ops/cudnn_grid_sampler_backward_ops.h>
+#include <ATen/ops/cudnn_grid_sampler_ops.h>
+#include <ATen/ops/grid_sampler_2d.h>
+#include <ATen/ops/grid_sampler_2d_backward.h>
+#include <ATen/ops/gru.h>
+#include <ATen/ops/log_sigmoid_backward_ops.h>
+#include <ATen/ops/lstm.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rnn_relu.h>
+#include <ATen/ops/rnn_tanh.h>
+#include <ATen/ops/tensor.h>
+
+#include <torchfake/rules/cudnn_recurrent.h>
+#include <torchfake/rules/forms.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <unordered_map>
+
+namespace torchfake {
+
+namespace {
+
+using OptTensor = std::optional<at::Tensor>;
+using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using FusedAttention =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor, at::Tensor>;
+
+// ---- Attention --------------------------------------------------------------------------------------------------
+
+at::Tensor attend(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& bias,
+    double dropout_p,
+    bool is_causal,
+    std::optional<double> scale) {
+  const bool shares_heads = query.size(-3) != key.size(-3);
+  // One that needs no room for all scores at once, where it can be had.
+  if (dropout_p == 0 && !shares_heads && query.dim() == 4 && query.size(-1) == value.size(-1) && query.numel() > 0 &&
+      key.numel() > 0) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, dropout_p, is_causal, bias && bias->defined() ? bias : std::nullopt, scale));
+  }
+  return std::get<0>(at::_scaled_dot_product_attention_math(
+      query, key, value, bias, dropout_p, is_causal, /*dropout_mask=*/{}, scale, shares_heads));
+}
+
+// One head of keys or values for each of the queries.
+at::Tensor spread_heads(const at::Tensor& tensor, const at::Tensor& query) {
+  const at::Tensor exact = tensor.to(c10::kDouble);
+  const int64_t times = query.size(-3) / tensor.size(-3);
+  return times == 1 ? exact : exact.repeat_interleave(times, /*dim=*/-3);
+}
+
+at::Tensor gather_heads(const at::Tensor& gradient, const at::Tensor& tensor) {
+  const int64_t heads = tensor.size(-3);
+  const at::Tensor grouped = gradient.unflatten(-3, {heads, gradient.size(-3) / heads}).sum(-3);
+  return grouped.to(tensor.scalar_type());
+}
+
+// From the queries, keys and values alone. What was dropped out in the forward is not known, nor then the gradients.
+FourTensors attend_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& bias,
+    double dropout_p,
+    bool is_causal,
+    std::optional<double> scale) {
+  if (dropout_p > 0) {
+    return {};
+  }
+  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  const at::Tensor queries = query.to(c10::kDouble);
+  const at::Tensor keys = spread_heads(key, query);
+  const at::Tensor values = spread_heads(value, query);
+  at::Tensor scores = queries.matmul(keys.transpose(-2, -1)).mul(factor);
+  if (bias && bias->defined()) {
+    scores = scores.add(*bias);
+  }
+  if (is_causal) {
+    const at::Tensor seen = at::ones({scores.size(-2), scores.size(-1)}, scores.options().dtype(c10::kBool)).tril();
+    scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
+  }
+  const at::Tensor weights = scores.softmax(-1);
+  const at::Tensor wanted = gradient.to(c10::kDouble);
+  const at::Tensor of_weights = wanted.matmul(values.transpose(-2, -1));
+  const at::Tensor of_scores = weights.mul(of_weights.sub(of_weights.mul(weights).sum(-1, /*keepdim=*/true)));
+  at::Tensor of_bias;
+  if (bias && bias->defined()) {
+    of_bias = of_scores.sum_to_size(bias->sizes()).to(bias->scalar_type());
+  }
+  return {
+      of_scores.matmul(keys).mul(factor).to(query.scalar_type()),
+      gather_heads(of_scores.transpose(-2, -1).matmul(queries).mul(factor), key),
+      gather_heads(weights.transpose(-2, -1).matmul(wanted), value),
+      of_bias};
+}
+
+FourTensors efficient_attention(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& bias,
+    bool /*compute_log_sumexp*/,
+    double dropout_p,
+    bool is_causal,
+    std::optional<double> scale) {
+  return {attend(query, key, value, bias, dropout_p, is_causal, scale), {}, {}, {}};
+}
+
+FourTensors efficient_attention_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& bias,
+    const at::Tensor& /*out*/,
+    const at::Tensor& /*logsumexp*/,
+    const at::Tensor& /*philox_seed*/,
+    const at::Tensor& /*philox_offset*/,
+    double dropout_p,
+    std::array<bool, 4> /*grad_input_mask*/,
+    bool is_causal,
+    std::optional<double> scale) {
+  return attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale);
+}
+
+FusedAttention flash_attention(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    double dropout_p,
+    bool is_causal,
+    bool /*return_debug_mask*/,
+    std::optional<double> scale) {
+  return {attend(query, key, value, {}, dropout_p, is_causal, scale), {}, {}, {}, 0, 0, {}, {}, {}};
+}
+
+ThreeTensors flash_attention_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& /*out*/,
+    const at::Tensor& /*logsumexp*/,
+    const at::Tensor& /*cum_seq_q*/,
+    const at::Tensor& /*cum_seq_k*/,
+    int64_t /*max_q*/,
+    int64_t /*max_k*/,
+    double dropout_p,
+    bool is_causal,
+    const at::Tensor& /*philox_seed*/,
+    const at::Tensor& /*philox_offset*/,
+    std::optional<double> scale) {
+  auto [of_query, of_key, of_value, of_bias] =
+      attend_backward(gradient, query, key, value, {}, dropout_p, is_causal, scale);
+  return {of_query, of_key, of_value};
+}
+
+FusedAttention cudnn_attention(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptTensor& bias,
+    bool /*compute_log_sumexp*/,
+    double dropout_p,
+    bool is_causal,
+    bool /*return_debug_mask*/,
+    std::optional<double> scale) {
+  return {attend(query, key, value, bias, dropout_p, is_causal, scale), {}, {}, {}, 0, 0, {}, {}, {}};
+}
+
+ThreeTensors cudnn_attention_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& /*out*/,
+    const at::Tensor& /*logsumexp*/,
+    const at::Tensor& /*philox_seed*/,
+    const at::Tensor& /*philox_offset*/,
+    const at::Tensor& bias,
+    const at::Tensor& /*cum_seq_q*/,
+    const at::Tensor& /*cum_seq_k*/,
+    int64_t /*max_q*/,
+    int64_t /*max_k*/,
+    double dropout_p,
+    bool is_causal,
+    std::optional<double> scale) {
+  auto [of_query, of_key, of_value, of_bias] =
+      attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale);
+  return {of_query, of_key, of_value};
+}
+
+// ---- Normalisation and sampling ---------------------------------------------------------------------------------
+
+FourTensors batch_norm(
+    const at::Tensor& input,
+    const at::Tensor& weight,
+    const OptTensor& bias,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    bool training,
+    double momentum,
+    double epsilon) {
+  auto [output, mean, scale] =
+      at::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, epsilon);
+  return {output, mean, scale, {}};
+}
+
+ThreeTensors batch_norm_backward(
+    const at::Tensor& input,
+    const at::Tensor& gradient,
+    const at::Tensor& weight,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    const OptTensor& mean,
+    const OptTensor& scale,
+    double epsilon) {
+  return at::native_batch_norm_backward(
+      gradient, input, weight, running_mean, running_var, mean, scale, /*train=*/true, epsilon, {true, true, true});
+}
+
+TwoTensors rms_norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    c10::IntArrayRef normalized_shape,
+    const at::Tensor& scale,
+    const OptTensor& weight) {
+  std::vector<int64_t> inner(normalized_shape.size());
+  std::iota(inner.begin(), inner.end(), input.dim() - static_cast<int64_t>(inner.size()));
+  const bool is_weighted = weight && weight->defined();
+  const at::Tensor wanted = gradient.to(scale.scalar_type());
+  const at::Tensor normal = input.to(scale.scalar_type()).mul(scale);
+  const at::Tensor weighted = is_weighted ? wanted.mul(*weight) : wanted;
+  const at::Tensor along = weighted.mul(normal).mean(inner, /*keepdim=*/true);
+  at::Tensor of_weight;
+  if (is_weighted) {
+    of_weight = wanted.mul(normal).sum_to_size(weight->sizes()).to(weight->scalar_type());
+  }
+  return {weighted.sub(normal.mul(along)).mul(scale).to(input.scalar_type()), of_weight};
+}
+
+// A GPU keeps statistics of half precision in single precision; the CPU takes all of it in one.
+at::Tensor as_statistics(const at::Tensor& tensor, const at::Tensor& statistics) {
+  return tensor.defined() ? tensor.to(statistics.scalar_type()) : tensor;
+}
+
+ThreeTensors in_precision_of(const at::Tensor& input, const OptTensor& weight, const ThreeTensors& gradients) {
+  const auto& [of_input, of_weight, of_bias] = gradients;
+  const c10::ScalarType dtype = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
+  const auto cast = [](const at::Tensor& tensor, c10::ScalarType to) {
+    return tensor.defined() ? tensor.to(to) : tensor;
+  };
+  return {cast(of_input, input.scalar_type()), cast(of_weight, dtype), cast(of_bias, dtype)};
+}
+
+ThreeTensors layer_norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    c10::IntArrayRef normalized_shape,
+    const at::Tensor& mean,
+    const at::Tensor& scale,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    std::array<bool, 3> wanted) {
+  const ThreeTensors gradients = at::native_layer_norm_backward(
+      as_statistics(gradient, mean),
+      as_statistics(input, mean),
+      normalized_shape,
+      mean,
+      scale,
+      as_statistics(weight.value_or(at::Tensor()), mean),
+      as_statistics(bias.value_or(at::Tensor()), mean),
+      wanted);
+  return in_precision_of(input, weight, gradients);
+}
+
+ThreeTensors native_batch_norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    const OptTensor& mean,
+    const OptTensor& scale,
+    bool train,
+    double epsilon,
+    std::array<bool, 3> wanted) {
+  const bool has_statistics = mean && mean->defined() && mean->numel() > 0;
+  const at::Tensor& statistics = has_statistics ? *mean : input;
+  const auto cast = [&](const OptTensor& tensor) { return as_statistics(tensor.value_or(at::Tensor()), statistics); };
+  const ThreeTensors gradients = at::native_batch_norm_backward(
+      cast(gradient),
+      cast(input),
+      cast(weight),
+      cast(running_mean),
+      cast(running_var),
+      cast(mean),
+      cast(scale),
+      train,
+      epsilon,
+      wanted);
+  return in_precision_of(input, weight, gradients);
+}
+
+// A GPU keeps no buffer.
+at::Tensor log_sigmoid_backward(const at::Tensor& gradient, const at::Tensor& input) {
+  return gradient.mul(input.neg().sigmoid());
+}
+
+// cuDNN samples bilinearly, takes zeros from outside, and aligns corners.
+at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid) {
+  return at::grid_sampler_2d(input, grid, /*interpolation_mode=*/0, /*padding_mode=*/0, /*align_corners=*/true);
+}
+
+TwoTensors grid_sampler_backward(const at::Tensor& input, const at::Tensor& grid, const at::Tensor& gradient) {
+  return at::grid_sampler_2d_backward(
+      gradient, input, grid, /*interpolation_mode=*/0, /*padding_mode=*/0, /*align_corners=*/true, {true, true});
+}
+
+// ---- Recurrent networks -----------------------------------------------------------------------------------------
+
+at::Tensor biased(const at::Tensor& gates, const OptTensor& bias) {
+  return bias && bias->defined() ? gates.add(*bias) : gates;
+}
+
+ThreeTensors lstm_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& state,
+    const OptTensor& input_bias,
+    const OptTensor& hidden_bias) {
+  const auto gates = biased(input_gates, input_bias).add(biased(hidden_gates, hidden_bias)).chunk(4, 1);
+  const at::Tensor kept = gates[1].sigmoid().mul(state);
+  const at::Tensor cell = kept.add(gates[0].sigmoid().mul(gates[2].tanh()));
+  return {gates[3].sigmoid().mul(cell.tanh()), cell, {}};
+}
+
+TwoTensors gru_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& state,
+    const OptTensor& input_bias,
+    const OptTensor& hidden_bias) {
+  const auto given = biased(input_gates, input_bias).chunk(3, 1);
+  const auto held = biased(hidden_gates, hidden_bias).chunk(3, 1);
+  const at::Tensor candidate = given[2].add(given[0].add(held[0]).sigmoid().mul(held[2])).tanh();
+  return {state.sub(candidate).mul(given[1].add(held[1]).sigmoid()).add(candidate), {}};
+}
+
+FiveTensors cudnn_rnn(
+    const at::Tensor& input,
+    at::TensorList weights,
+    int64_t weights_of_layer,
+    const OptTensor& /*weight_buf*/,
+    const at::Tensor& hx,
+    const OptTensor& cx,
+    int64_t mode,
+    int64_t /*hidden_size*/,
+    int64_t proj_size,
+    int64_t layers,
+    bool batch_first,
+    double dropout,
+    bool train,
+    bool bidirectional,
+    c10::IntArrayRef batch_sizes) {
+  const bool has_biases = weights_of_layer > (proj_size > 0 ? 3 : 2);
+  const bool packed = !batch_sizes.empty();
+  const at::Tensor sizes = packed ? at::tensor(batch_sizes, at::TensorOptions().dtype(c10::kLong)) : at::Tensor();
+  if (static_cast<Cudnn>(mode) == Cudnn::kLstm) {
+    const std::vector<at::Tensor> states = {hx, *cx};
+    auto [output, hidden, cell] = packed
+        ? at::lstm(input, sizes, states, weights, has_biases, layers, dropout, train, bidirectional)
+        : at::lstm(input, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first);
+    return {output, hidden, cell, {}, {}};
+  }
+  const auto run = [&](auto network) {
+    auto [output, hidden] = packed
+        ? network(input, sizes, hx, weights, has_biases, layers, dropout, train, bidirectional)
+        : network(input, hx, weights, has_biases, layers, dropout, train, bidirectional, batch_first);
+    return FiveTensors{output, hidden, {}, {}, {}};
+  };
+  switch (static_cast<Cudnn>(mode)) {
+    case Cudnn::kGru:
+      return run([](const auto&... args) { return at::gru(args...); });
+    case Cudnn::kRnnTanh:
+      return run([](const auto&... args) { return at::rnn_tanh(args...); });
+    default:
+      return run([](const auto&... args) { return at::rnn_relu(args...); });
+  }
+}
+
+std::unordered_map<std::string, CpuEquivalent> make_table() {
+  namespace ops = at::_ops;
+  std::unordered_map<std::string, CpuEquivalent> table;
+  const auto add = [&](NativeKernel kernel, std::vector<size_t> unread = {}) {
+    std::string name = kernel.name;
+    table.emplace(std::move(name), CpuEquivalent{std::move(kernel), std::move(unread)});
+  };
+  add(kernel<ops::_scaled_dot_product_efficient_attention, &efficient_attention>());
+  add(kernel<ops::_scaled_dot_product_efficient_attention_backward, &efficient_attention_backward>(), {5, 6, 7, 8});
+  add(kernel<ops::_scaled_dot_product_flash_attention, &flash_attention>());
+  add(kernel<ops::_scaled_dot_product_flash_attention_backward, &flash_attention_backward>(), {4, 5, 6, 7, 12, 13});
+  add(kernel<ops::_scaled_dot_product_cudnn_attention, &cudnn_attention>());
+  add(kernel<ops::_scaled_dot_product_cudnn_attention_backward, &cudnn_attention_backward>(), {4, 5, 6, 7, 9, 10});
+  add(kernel<ops::cudnn_batch_norm, &batch_norm>());
+  add(kernel<ops::cudnn_batch_norm_backward, &batch_norm_backward>(), {8});
+  add(kernel<ops::native_batch_norm_backward, &native_batch_norm_backward>());
+  add(kernel<ops::native_layer_norm_backward, &layer_norm_backward>());
+  add(kernel<ops::log_sigmoid_backward, &log_sigmoid_backward>());
+  add(kernel<ops::_fused_rms_norm_backward, &rms_norm_backward>());
+  add(kernel<ops::cudnn_grid_sampler, &grid_sampler>());
+  add(kernel<ops::cudnn_grid_sampler_backward, &grid_sampler_backward>());
+  add(kernel<ops::_thnn_fused_lstm_cell, &lstm_cell>());
+  add(kernel<ops::_thnn_fused_gru_cell, &gru_cell>());
+  add(kernel<ops::_cudnn_rnn, &cudnn_rnn>(), {3, 15});
+  return table;
+}
+
+}  // namespace
+
+const CpuEquivalent* find_cpu_equivalent(const std::string& name) {
+  static const auto* table = new std::unordered_map<std::string, CpuEquivalent>(make_table());
+  const auto found = table->find(name);
+  return found == table->end() ? nullptr : &found->second;
+}
+
+}  // namespace torchfake
