@@ -12,9 +12,11 @@ import torch.export
 from torch import Tensor
 from torch.fx.experimental import proxy_tensor
 
+from torchfake.errors import DataAccessError
 from torchfake.fake import is_fake
 
 _real_export: Callable[..., Any] = torch.export.export
+_real_save: Callable[..., Any] = torch.export.save
 _is_fake_of_pytorch: Callable[[object], bool] = proxy_tensor.is_fake  # type: ignore[attr-defined]
 
 
@@ -52,7 +54,21 @@ def _export(*args: Any, **kwargs: Any) -> Any:
     return _real_export(*args, **kwargs)
 
 
+@functools.wraps(_real_save)
+def _save(ep: torch.export.ExportedProgram, *args: Any, **kwargs: Any) -> Any:
+    # PyTorch writes zeros for the weights of its own fakes, as many as real ones would take.
+    for name, value in {**ep.state_dict, **ep.constants}.items():
+        if is_fake(value):
+            raise DataAccessError(
+                f"torch.export.save: {name!r} is a fake tensor and holds no data to write. Load the real weights into "
+                "the exported program first, or save what its graph says.",
+                "torch.export.save",
+            )
+    return _real_save(ep, *args, **kwargs)
+
+
 def install() -> None:
     """Puts the functions in place."""
     torch.export.export = _export
+    torch.export.save = _save
     proxy_tensor.is_fake = _is_fake  # type: ignore[attr-defined,assignment]

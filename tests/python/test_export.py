@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchfake import FakeTensorMode, fake_mode
+from torchfake import DataAccessError, FakeTensorMode, fake_mode
 
 
 class Model(nn.Module):
@@ -38,3 +39,23 @@ def test_a_model_of_fakes_is_exported(kind: Callable[[], Any], inside: bool, str
         "aten.linear.default",
         "aten.relu.default",
     ]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_fake_weights_are_not_saved_as_something_else(inside: bool) -> None:
+    with FakeTensorMode():
+        exported = torch.export.export(Model(), (torch.ones(3, 4),))
+        file = io.BytesIO()
+        if inside:
+            with pytest.raises(DataAccessError, match=r"torch.export.save: 'linear.weight' is a fake tensor"):
+                torch.export.save(exported, file)
+    with pytest.raises(DataAccessError, match=r"torch.export.save: 'linear.weight' is a fake tensor"):
+        torch.export.save(exported, file)
+    assert file.tell() == 0
+
+
+def test_real_weights_are_saved_as_before() -> None:
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Model(), (torch.ones(3, 4),)), file)
+    file.seek(0)
+    assert torch.export.load(file).state_dict["linear.weight"].shape == (2, 4)
