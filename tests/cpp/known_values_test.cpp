@@ -154,4 +154,20 @@ TEST(KnownValues, EndWhenTheStorageIsResized) {
   EXPECT_FALSE(is_known(x));
 }
 
+TEST(RealValues, TravelAlongOnADeviceThatHasKernelsOfItsOwn) {
+  FakeMode mode(FakeModeOptions{.propagate_real_tensors = true});
+  const at::Tensor x = torch::randn({1, 2, 4, 8}, on(kCuda1)).requires_grad_();
+  const at::Tensor y = at::scaled_dot_product_attention(x, x, torch::ones_like(x));
+  y.sum().backward();
+  EXPECT_EQ(y.device(), kCuda1);
+  EXPECT_NEAR(y.min().item<float>(), 1, 1e-5) << "means of ones";
+  EXPECT_NEAR(x.grad().abs().max().item<float>(), 0, 1e-4);
+}
+
+TEST(RealValues, AreNoneOfAFakeModesOwn) {
+  FakeMode mode;
+  const at::Tensor x = torch::randn({1, 2, 4, 8}, on(kCuda1));
+  EXPECT_FALSE(is_known(at::scaled_dot_product_attention(x, x, torch::ones_like(x))));
+}
+
 }  // namespace torchfake::testing
