@@ -33,6 +33,20 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "bitwise_and of floats": lambda: torch.bitwise_and(R(3), R(3)),
     "bitwise_and of a float and an integer": lambda: torch.bitwise_and(R(3), torch.randint(3, (3,))),
     "comparing complex numbers": lambda: torch.ge(R(3).to(torch.complex64), R(3)),
+    "comparing with a complex number": lambda: torch.ge(R(3), R(()).to(torch.complex64)),
+    "a polynomial of half beside a number": lambda: torch.special.zeta(R(3).half(), R(())),
+    "the least of complex numbers": lambda: torch.aminmax(R(3).to(torch.complex64)),
+    "the least so far of complex numbers": lambda: torch.cummin(R(3).to(torch.complex64), 0),
+    "binary_cross_entropy of two dtypes": lambda: F.binary_cross_entropy(doubled(3), R(3)),
+    "multilabel_margin_loss of classes that are floats": lambda: F.multilabel_margin_loss(R(2, 3), R(2, 3)),
+    "the gradient of a softmax in another dtype": lambda: torch._softmax_backward_data(
+        doubled(2, 3), R(2, 3), 1, torch.float32
+    ),
+    "group_norm of integers": lambda: F.group_norm(torch.randint(3, (2, 4)), 2, R(4)),
+    "native_group_norm with a weight of another size": lambda: torch.native_group_norm(
+        R(2, 4, 3), R(5), None, 2, 4, 3, 2, 1e-5
+    ),
+    "batch_norm with statistics of two dimensions": lambda: F.batch_norm(R(2, 3), R(1, 3), R(1, 3)),
     "adding float8": lambda: R(3).to(torch.float8_e4m3fn) + R(3).to(torch.float8_e4m3fn),
     "cholesky of half": lambda: torch.linalg.cholesky(R(3, 3).half()),
     "slice_scatter of another size": lambda: torch.slice_scatter(R(4, 4), R(3, 3), 0, 0, 2),

@@ -208,20 +208,36 @@ OptSizes indexed_sizes(const at::Tensor& self, const c10::List<std::optional<at:
   return sizes;
 }
 
+void check_values(
+    const at::Tensor& self,
+    const c10::List<std::optional<at::Tensor>>& indices,
+    c10::IntArrayRef values) {
+  const OptSizes sizes = indexed_sizes(self, indices);
+  TORCH_CHECK(
+      !sizes || at::is_expandable_to(values, *sizes),
+      "shape mismatch: value tensor of shape ",
+      values,
+      " cannot be broadcast to indexing result of shape ",
+      c10::IntArrayRef(*sizes));
+}
+
 // index_put(self, indices, values, accumulate)
 RuleResult index_put(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
-  const at::Tensor values = call.arg(2).toTensor();
   if (self.is_cuda() && call.arg(3).toBool()) {
     check_written_once(call);
   }
-  const auto sizes = indexed_sizes(self, call.arg(1).toOptionalTensorList());
-  TORCH_CHECK(
-      !sizes || at::is_expandable_to(values.sizes(), *sizes),
-      "shape mismatch: value tensor of shape ",
-      values.sizes(),
-      " cannot be broadcast to indexing result of shape ",
-      c10::IntArrayRef(*sizes));
+  check_values(self, call.arg(1).toOptionalTensorList(), call.arg(2).toTensor().sizes());
+  return RuleResult::kContinue;
+}
+
+// _unsafe_masked_index_put_accumulate(self, mask, indices, values)
+RuleResult masked_index_put(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (self.numel() > 0) {
+    const auto values = at::infer_size(call.arg(3).toTensor().sizes(), call.arg(1).toTensor().sizes());
+    check_values(self, call.arg(2).toOptionalTensorList(), values);
+  }
   return RuleResult::kContinue;
 }
 
@@ -258,12 +274,41 @@ RuleResult roll(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// The gradient of a softmax is of the dtype of its output.
+RuleResult softmax_backward(Call& call, const ModePtr& /*mode*/) {
+  const c10::ScalarType gradient = call.arg(0).toTensor().scalar_type();
+  const c10::ScalarType output = call.arg(1).toTensor().scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      c10::isFloatingType(gradient), "\"softmax_backward_kernel_impl\" not implemented for '", gradient, "'");
+  TORCH_CHECK(gradient == output, "expected scalar type ", gradient, " but found ", output);
+  return RuleResult::kContinue;
+}
+
+// Complex numbers have no order. Where there is nothing to compare, nobody asks.
+RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !self.is_complex() || self.dim() == 0 || self.numel() == 0,
+      '"',
+      call.op_name(),
+      "\" not implemented for '",
+      self.scalar_type(),
+      "'");
+  return RuleResult::kContinue;
+}
+
 struct Check {
   std::string_view base;  // without the underscore of the in-place form
   Rule rule;
 };
 
-constexpr std::array<Check, 21> kChecks = {{
+constexpr std::array<Check, 27> kChecks = {{
+    {"_unsafe_masked_index_put_accumulate", &masked_index_put},
+    {"aminmax", &ordered},
+    {"cummax", &ordered},
+    {"cummin", &ordered},
+    {"_softmax_backward_data", &softmax_backward},
+    {"_log_softmax_backward_data", &softmax_backward},
     {"scatter_reduce", &scatter_reduce},
     {"gather", &through_index},
     {"scatter", &through_index},

@@ -87,6 +87,11 @@ at::Tensor segment_reduce(
   const at::Tensor& places = lengths ? *lengths : *offsets;
   TORCH_CHECK(
       places.dim() == wrapped + 1, "segment_reduce(): Expected lengths or offsets of ", wrapped + 1, " dimensions");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      places.scalar_type() == c10::kLong || places.scalar_type() == c10::kInt || data.numel() == 0,
+      "\"_segment_reduce_cpu\" not implemented for '",
+      places.scalar_type(),
+      "'");
   std::vector<int64_t> sizes = data.sizes().vec();
   sizes[wrapped] = places.size(wrapped) - (lengths ? 0 : 1);
   return empty(sizes, data.scalar_type());

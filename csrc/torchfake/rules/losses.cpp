@@ -22,6 +22,12 @@ at::Tensor binary_cross_entropy(
     const OptTensor& /*weight*/,
     int64_t reduction) {
   require_floating(self, "binary_cross_entropy");
+  TORCH_CHECK(
+      self.scalar_type() == target.scalar_type(),
+      "Found dtype ",
+      target.scalar_type(),
+      " but expected ",
+      self.scalar_type());
   pointwise(self, target);
   return reduced(strided_like(self), reduction);
 }
@@ -129,6 +135,10 @@ std::vector<int64_t> multilabel_sizes(const at::Tensor& self, const at::Tensor& 
 TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
   const c10::ScalarType dtype = self.scalar_type();
   const std::vector<int64_t> sizes = multilabel_sizes(self, target, reduction);
+  TORCH_CHECK(
+      target.scalar_type() == c10::kLong || target.numel() == 0,
+      "expected scalar type Long but found ",
+      c10::toString(target.scalar_type()));
   if (claimed_device().is_cuda() && self.numel() == 0) {
     return {empty({0}, dtype), empty({0}, dtype)};  // it returns before it gives them their sizes
   }

@@ -100,6 +100,10 @@ ThreeTensors batch_norm(
   check_size(running_var, channels, "running_var");
   check_size(weight, channels, "weight");
   check_size(bias, channels, "bias");
+  for (const at::Tensor& running : {running_mean, running_var}) {
+    TORCH_CHECK(
+        !running.defined() || running.dim() == 1, "TensorAccessor expected 1 dims but tensor has ", running.dim());
+  }
   const c10::ScalarType dtype = statistics_dtype(input, weight, bias, running_mean, running_var);
   const bool on_cpu = claimed_device().is_cpu();
   if (!on_cpu && training && running_mean.defined() && running_var.defined()) {
@@ -283,21 +287,50 @@ at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad_out*/, const at::T
   return formatted_like(input);
 }
 
+void check_channels(const OptTensor& parameter, int64_t channels, const char* name) {
+  TORCH_CHECK(
+      !parameter || !parameter->defined() || (parameter->dim() == 1 && parameter->numel() == channels),
+      "Expected ",
+      name,
+      " to be a vector of size equal to the number of channels in input, but got ",
+      name,
+      " of shape ",
+      parameter->sizes(),
+      " and ",
+      channels,
+      " channels");
+}
+
 ThreeTensors native_group_norm(
     const at::Tensor& input,
     const OptTensor& weight,
     const OptTensor& bias,
     int64_t batch,
-    int64_t /*channels*/,
-    int64_t /*pixels*/,
+    int64_t channels,
+    int64_t pixels,
     int64_t group) {
+  check_channels(weight, channels, "weight");
+  check_channels(bias, channels, "bias");
+  TORCH_CHECK(
+      input.numel() == batch * channels * pixels,
+      "Expected X.numel() == N * C * HxW to be true, but got ",
+      input.sizes(),
+      " for ",
+      batch,
+      ", ",
+      channels,
+      " and ",
+      pixels);
   const auto format = claimed_device().is_cpu() ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
   TORCH_CHECK(
       input.is_contiguous(format),
       "Expected X.is_contiguous(memory_format) to be true, but got false.  (Could this error message be improved?  If "
       "so, please report an enhancement request to PyTorch.)");
   const OptTensor& parameter = weight ? weight : bias;
-  const bool mixed = parameter && parameter->scalar_type() != input.scalar_type();
+  const bool mixed = parameter && parameter->defined() && parameter->scalar_type() != input.scalar_type();
+  TORCH_CHECK(
+      !mixed || !claimed_device().is_cpu() || c10::isReducedFloatingType(input.scalar_type()),
+      "mixed dtype (CPU): all inputs must share same datatype.");
   const auto statistics = input.options().dtype(mixed ? c10::kFloat : input.scalar_type());
   return {
       at::empty_like(input, input.options().memory_format(format)),

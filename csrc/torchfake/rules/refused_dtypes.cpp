@@ -2,6 +2,7 @@
 #include <torchfake/rules/refused_dtypes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/TypeProperties.h>
 
 #include <torchfake/dispatch/call.h>
 
@@ -61,16 +62,34 @@ class Operands {
     return dtype_of(at(argument));
   }
   bool comparable(const std::vector<size_t>& arguments) const {
-    // A scalar beside larger tensors may be cast to their dtype, unless it has it.
-    const bool scalars = at(arguments.front()).impl->dim() == 0;
     return comparable_ && std::all_of(arguments.begin(), arguments.end(), [&](size_t i) {
              const c10::TensorImpl& impl = *at(i).impl;
-             return (impl.numel() > 0 || at(i).is_out || looks_at_empty_) && !impl.is_wrapped_number() &&
-                 ((impl.dim() == 0) == scalars || dtype(i) == dtype(arguments.front()));
+             return (impl.numel() > 0 || at(i).is_out || looks_at_empty_) && !impl.is_wrapped_number();
            });
+  }
+  // Whether scalars of another dtype stand beside larger tensors: they may be cast to the dtype of these.
+  bool has_scalars_beside(const std::vector<size_t>& arguments) const {
+    const bool scalars = at(arguments.front()).impl->dim() == 0;
+    return std::any_of(arguments.begin(), arguments.end(), [&](size_t i) {
+      return (at(i).impl->dim() == 0) != scalars && dtype(i) != dtype(arguments.front());
+    });
+  }
+  bool can_promote(const std::vector<size_t>& arguments) const {
+    return std::all_of(arguments.begin(), arguments.end(), [&](size_t i) { return promotes(dtype(i)); });
+  }
+  // What they are all cast to, where the operator promotes types.
+  c10::ScalarType promoted(const std::vector<size_t>& arguments) const {
+    at::native::ResultTypeState state = {};
+    for (const size_t i : arguments) {
+      state = at::native::update_result_type_state(tensor_at(i), state);
+    }
+    return at::native::result_type(state);
   }
 
  private:
+  at::Tensor tensor_at(size_t argument) const {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(at(argument).impl));
+  }
   static c10::ScalarType dtype_of(const TensorArg& tensor) {
     return c10::typeMetaToScalarType(tensor.impl->dtype());
   }
@@ -172,6 +191,13 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     return;
   }
   const RefusedDtypes& record = *found->record;
+  // The record is of tensors beside tensors. Of a scalar it tells what becomes of the dtype that all are cast to.
+  if (operands.has_scalars_beside(found->arguments)) {
+    if (call.op.hasTag(at::Tag::pointwise) && operands.can_promote(found->arguments)) {
+      check_implemented(call, record, operands.promoted(found->arguments), device);
+    }
+    return;
+  }
   const c10::ScalarType first = operands.dtype(found->arguments.front());
   size_t differing = 0;
   size_t last = 0;
