@@ -50,6 +50,7 @@ from transformers import PreTrainedModel
 import torchfake
 
 GIB = 2**30
+LARGE = 2**20  # elements
 
 DATA_DEPENDENT = (
     torchfake.DataAccessError,
@@ -78,6 +79,17 @@ def run_on_claimed_cuda(architecture: Architecture) -> None:
 def run_selecting_all(architecture: Architecture) -> None:
     with torchfake.fake_mode(selects_all=True):
         forward(architecture.build(), "cuda")
+
+
+def run_with_real_values(architecture: Architecture) -> None:
+    """On claimed CUDA; they take memory, so the model is small where it can be."""
+    mode = torchfake.FakeTensorMode(propagate_real_tensors=True)
+    with mode, quick_weights():
+        try:
+            model = architecture.build(few_layers=True)
+        except (IndexError, KeyError):  # some refer to layers that are gone
+            model = architecture.build()
+        forward(model, "cuda")
 
 
 def run_on_claimed_cpu(architecture: Architecture) -> None:
@@ -119,12 +131,17 @@ def forget_cached_tensors() -> None:
 
 @contextlib.contextmanager
 def quick_weights() -> Iterator[None]:
-    """Weights are all alike: to draw millions of random ones takes longer than to run the model."""
+    """Weights of large layers are all alike: to draw millions of random ones takes longer than to run the model."""
+    draw_normal, draw_uniform = Tensor.normal_, Tensor.uniform_
 
-    def normal_(tensor: Tensor, mean: float = 0, std: float = 1, **_: Any) -> Tensor:
+    def normal_(tensor: Tensor, mean: float = 0, std: float = 1, **options: Any) -> Tensor:
+        if tensor.numel() < LARGE:
+            return draw_normal(tensor, mean, std, **options)
         return tensor.fill_(mean + 0.5 * std)
 
-    def uniform_(tensor: Tensor, low: float = 0, high: float = 1, **_: Any) -> Tensor:
+    def uniform_(tensor: Tensor, low: float = 0, high: float = 1, **options: Any) -> Tensor:
+        if tensor.numel() < LARGE:
+            return draw_uniform(tensor, low, high, **options)
         return tensor.fill_(low + 0.6 * (high - low))
 
     with patch.object(Tensor, "normal_", normal_), patch.object(Tensor, "uniform_", uniform_):
@@ -134,6 +151,7 @@ def quick_weights() -> Iterator[None]:
 ENGINES = {
     "torchfake-cuda": run_on_claimed_cuda,
     "torchfake-selects-all": run_selecting_all,
+    "torchfake-real-values": run_with_real_values,
     "torchfake-cpu": run_on_claimed_cpu,
     "FakeTensorMode": run_on_peer,
     "real": run_for_real,

@@ -24,6 +24,7 @@ TITLES = {
     "FakeTensorMode": "FakeTensorMode, CPU",
     "real": "for real, small",
 }
+REAL_VALUES = "torchfake-real-values"  # tried on what depends on values
 
 EXPERTS = """
     aria aria_text dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe glm4v_moe glm4v_moe_text
@@ -60,8 +61,10 @@ strides and dtypes of the outputs with those of the same model on fakes that cla
 ```sh
 export HF_HUB_OFFLINE=1
 python tests/models/all_architectures.py --engines {engines} \\
-    --json outcomes.json --resume --markdown docs/architectures.md
+    --json outcomes.json --resume --memory 20 --timeout 400 --markdown docs/architectures.md
 ```
+
+`--engines torchfake-real-values --only a,b,c` with the rest of it adds those that depend on values, with real ones.
 """
 
 
@@ -108,7 +111,7 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
     """Of torchfake; with what became of it for real."""
     failed: dict[str, Outcome] = {}
     for outcome in outcomes:
-        if outcome.engine.startswith("torchfake") and outcome.status != "ok":
+        if outcome.engine.startswith("torchfake") and outcome.engine != REAL_VALUES and outcome.status != "ok":
             failed.setdefault(outcome.model_type, outcome)
     of_values = [each for each in failed.values() if each.status == "data-dependent"]
     yield "## What depends on values"
@@ -116,14 +119,21 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
     yield "These look, while they run, at values that follow from weights or random inputs. A fake has none, and"
     yield "nothing is guessed: they stop with an error that names the operator. `fake_mode(selects_all=True)` asks for"
     yield "a guess, that masks of unknown values select everything; those that only count or select run then."
+    yield "`FakeTensorMode(propagate_real_tensors=True)` guesses nothing: real values, on the CPU, travel along. They"
+    yield "take the memory that real tensors take, so the last column is of the models as small as they run for real."
     yield ""
     reasons = {model_type: reason for reason, model_types in READ.items() for model_type in model_types}
     groups: dict[str, list[str]] = {}
     for each in of_values:
         reason = reasons.get(each.model_type, f"not looked into: `{each.frame}`")
         groups.setdefault(reason, []).append(each.model_type)
+    with_values = {outcome.model_type: outcome for outcome in outcomes if outcome.engine == REAL_VALUES}
     yield from table(
-        ["what is looked at", "", ""], ([r, str(len(names)), ", ".join(names)] for r, names in groups.items())
+        ["what is looked at", "", "", "with real values"],
+        (
+            [reason, str(len(names)), ", ".join(names), what_became([with_values.get(name) for name in names])]
+            for reason, names in groups.items()
+        ),
     )
     yield ""
     yield "## What else does not run"
@@ -141,6 +151,14 @@ def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
         yield "## What looks otherwise for real"
         yield ""
         yield from table(["", "difference"], ([each.model_type, each.message] for each in differing))
+
+
+def what_became(outcomes: list[Outcome | None]) -> str:
+    runs = sum(outcome is not None and outcome.status == "ok" for outcome in outcomes)
+    others = (each for each in outcomes if each is not None and each.status != "ok")
+    said = [f"{each.model_type} {MEANINGS.get(each.status, each.status)}" for each in others]
+    untried = outcomes.count(None)
+    return "; ".join([f"{runs} run", *said, *([f"{untried} not tried"] if untried else [])])
 
 
 def first_sentence(outcome: Outcome) -> str:

@@ -101,9 +101,9 @@ COMPOSED: dict[str, tuple[str, list[str]]] = {
     "vision-text-dual-encoder": ("from_vision_text_configs", ["ViTConfig", "BertConfig"]),
 }
 
-LAYERS, EXPERTS, WORDS, WIDTH = 2, 16, 4096, 2048  # of a shrunk model
+LAYERS, EXPERTS, WORDS, WIDTH, CHUNK = 2, 16, 4096, 2048, 16  # of a shrunk model
 
-# What configs call the number of their experts, and the size of what is in between.
+# What configs call the number of their experts, the size of what is in between, and how much is computed at a time.
 SIZES = {
     "num_experts": EXPERTS,
     "num_local_experts": EXPERTS,
@@ -111,6 +111,9 @@ SIZES = {
     "moe_num_experts": EXPERTS,
     "intermediate_size": WIDTH,
     "ffn_dim": WIDTH,
+    "chunk_size": CHUNK,
+    "mamba_chunk_size": CHUNK,
+    "encoder_hash_byte_group_vocab": WORDS,
 }
 
 # What configs call the number of their layers.
@@ -143,7 +146,9 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
         if isinstance(count, int) and count > LAYERS:
             for key, value in list(vars(config).items()):
                 if isinstance(value, list) and len(value) == count:
-                    setattr(config, key, value[:LAYERS])
+                    # Kinds of layers: where there are two, the one that is seldom stands at the end.
+                    kinds = key.startswith("layer") and isinstance(value[0], str)
+                    setattr(config, key, value[-LAYERS:] if kinds else value[:LAYERS])
             setattr(config, name, LAYERS)
     for name, most in SIZES.items():
         size = getattr(config, name, None)
