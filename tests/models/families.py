@@ -4,8 +4,8 @@ Most train with dropout on. Those marked `training=False` draw, while they train
 Whisper) or which part of the input to hide (Wav2Vec2): a decision on a random value, which fakes do not have.
 
 Mixture of experts: Mixtral and its likes collect each expert's tokens with `nonzero` over the router's choice. How many
-there are is a value again. The families here give every expert every token and weigh the results: Llama 4 always, Qwen3
-VL while it does not train, gpt-oss neither while it trains nor on the CPU.
+there are is a value again (`test_routing.py`). The families here give every expert every token and weigh the results:
+Llama 4 always, Qwen3 VL while it does not train, gpt-oss neither while it trains nor on the CPU.
 """
 
 from __future__ import annotations
