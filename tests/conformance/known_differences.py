@@ -221,13 +221,6 @@ KNOWN: tuple[Difference, ...] = (
         detail="fake raises: .*is_contiguous",
     ),
     Difference(
-        "the real kernel concatenates inside, and CPU autocast refuses float16",
-        suite="operators",
-        subjects=("matrix_exp", "fft.fftshift", "fft.ifftshift", "roll", "isin", "unique", "unique_consecutive"),
-        variant="float16 * autocast",
-        detail="fake accepts: .*autocast::prioritize",
-    ),
-    Difference(
         "the record has no gradients here; asked again, the GPU gave those that the fakes give",
         suite="cuda",
         subjects=("torch.ops.aten._flash_attention_forward",),

@@ -19,6 +19,11 @@ def doubled(*sizes: int) -> Tensor:
     return R(*sizes).double()
 
 
+def under_autocast(call: Callable[[], Tensor], dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    with torch.autocast("cpu", dtype):
+        return call()
+
+
 #: Each is refused by real CPU tensors, whatever their values.
 REFUSED: dict[str, Callable[[], Tensor]] = {
     "mm of two dtypes": lambda: torch.mm(R(2, 3), R(3, 2).bfloat16()),
@@ -47,6 +52,8 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         R(2, 4, 3), R(5), None, 2, 4, 3, 2, 1e-5
     ),
     "batch_norm with statistics of two dimensions": lambda: F.batch_norm(R(2, 3), R(1, 3), R(1, 3)),
+    "rolling half under autocast to bfloat16": lambda: under_autocast(lambda: R(3).half().roll(1)),
+    "unique rows of half under autocast to bfloat16": lambda: under_autocast(lambda: R(3, 3).half().unique(dim=0)),
     "adding float8": lambda: R(3).to(torch.float8_e4m3fn) + R(3).to(torch.float8_e4m3fn),
     "cholesky of half": lambda: torch.linalg.cholesky(R(3, 3).half()),
     "slice_scatter of another size": lambda: torch.slice_scatter(R(4, 4), R(3, 3), 0, 0, 2),
@@ -92,6 +99,8 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "masked_fill_ of an expanded tensor": lambda: R(4).expand(2, 4).masked_fill_(R(2, 4) > 0.5, 1.0),
     "huber_loss of two dtypes": lambda: F.huber_loss(R(2).bfloat16(), R(2)),
     "a loss that ignores a class": lambda: F.cross_entropy(R(2, 3), torch.tensor([0, -100])),
+    "rolling half under autocast to half": lambda: under_autocast(lambda: R(3).half().roll(1), torch.float16),
+    "rolling half without autocast": lambda: R(3).half().roll(1),
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
 }
 

@@ -2,6 +2,7 @@
 #include <torchfake/dispatch/cache_key.h>
 
 #include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -274,8 +275,12 @@ void CacheKey::add_settings(const ModeState& mode) {
       static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16 |
       // Whether a kernel's own writes count up versions: torch.arange excludes the key, torch.ops.aten.arange does not.
       static_cast<uint64_t>(excluded.has(c10::DispatchKey::ADInplaceOrView)) << 24);
-  // For which devices autocast is off: composites call operators that it casts.
+  // For which devices autocast is off: composites call operators that it casts. What the CPU's casts to decides what is
+  // refused.
   add((excluded & c10::autocast_dispatch_keyset).raw_repr());
+  if (C10_UNLIKELY(!excluded.has(c10::DispatchKey::AutocastCPU))) {
+    add(static_cast<uint64_t>(at::autocast::get_autocast_dtype(c10::kCPU)));
+  }
 }
 
 void CacheKey::finish() {

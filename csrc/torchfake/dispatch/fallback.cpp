@@ -37,14 +37,16 @@ bool is_lift(const OpTraits& traits) {
         ErrorKind::kDataDependentOutput,
         call.op_name(),
         "the result is a value, and this fake tensor holds none. Values are known only where they follow from small "
-        "constants; keep this branch out of the fake run, pass the value in, or make a mode in which real values travel "
+        "constants; keep this branch out of the fake run, pass the value in, or make a mode in which real values "
+        "travel "
         "along (propagate_real_tensors).");
   }
   raise(
       ErrorKind::kDynamicOutputShape,
       call.op_name(),
       "the shape of the result depends on values, and this fake tensor holds none. Values are known only where they "
-      "follow from small constants; use an operator whose output has a fixed shape, or make a mode in which real values "
+      "follow from small constants; use an operator whose output has a fixed shape, or make a mode in which real "
+      "values "
       "travel along (propagate_real_tensors).");
 }
 
@@ -183,6 +185,7 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   const c10::Device device = device_rule(call, *mode);
   refuse_other_layouts(call);
   refuse_without_kernel(call, device);
+  refuse_under_autocast(call, device);
   if (call.traits.refused_dtypes != nullptr) {
     call.traits.refused_dtypes->check(call, device);
   }

@@ -52,4 +52,7 @@ Rule find_question_rule(std::string_view name, std::string_view overload);
 Rule find_autocast_rule(std::string_view name, std::string_view overload);
 Rule find_argument_check(std::string_view name, std::string_view overload);
 
+// Throws where the CPU's kernel concatenates in a half precision that is not autocast's.
+void refuse_under_autocast(const Call& call, c10::Device device);
+
 }  // namespace torchfake
