@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torchfake import FakeTensorMode, fake_mode
+from torchfake import FakeCopyMode, FakeTensorMode, fake_mode
 
 HEADS = (2, 4, 8, 16)
 
@@ -114,6 +115,18 @@ def test_what_was_dropped_out_is_not_known_to_the_backward() -> None:
             output = F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
         output.sum().backward()
         assert output.real_tensor is not None and query.grad.real_tensor is None
+
+
+def test_running_statistics_are_those_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    norm, x, mode = nn.BatchNorm2d(3), torch.randn(2, 3, 4, 4), FakeTensorMode(propagate_real_tensors=True)
+    with mode, FakeCopyMode(mode):
+        fake = copy.deepcopy(norm)
+    with mode:
+        fake.to("cuda")(mode.from_tensor(x).to("cuda"))
+    norm(x)
+    for name, expected in norm.named_buffers():
+        torch.testing.assert_close(fake.get_buffer(name).real_tensor, expected)
 
 
 def test_where_the_cpus_kernel_returns_something_else_the_fake_is_right() -> None:

@@ -488,11 +488,13 @@ bool ValueTracker::is_affordable(const FakeTensorImpl& fake) const {
 }
 
 void ValueTracker::finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const {
+  const bool propagates = mode_.options.propagate_real_tensors;
   // Beyond the CPU, operators of PyTorch's own may return something else than there.
-  if (mode_.options.propagate_real_tensors && (fake.claimed_device().is_cpu() || !call_.traits.is_builtin)) {
+  if (propagates && (fake.claimed_device().is_cpu() || !call_.traits.is_builtin)) {
     check_agreement(fake, real);
   }
-  if (partly_known_bytes(storage_of(fake)) != nullptr || real.sizes() != fake.sizes()) {
+  if (partly_known_bytes(storage_of(fake)) != nullptr || real.sizes() != fake.sizes() ||
+      (!propagates && real.dtype() != fake.dtype())) {
     return;
   }
   PlainCpu plain;
