@@ -100,6 +100,7 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "huber_loss of two dtypes": lambda: F.huber_loss(R(2).bfloat16(), R(2)),
     "a loss that ignores a class": lambda: F.cross_entropy(R(2, 3), torch.tensor([0, -100])),
     "rolling half under autocast to half": lambda: under_autocast(lambda: R(3).half().roll(1), torch.float16),
+    "blocks of half under autocast": lambda: under_autocast(lambda: torch.block_diag(R(2, 2).half())),
     "rolling half without autocast": lambda: R(3).half().roll(1),
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
 }

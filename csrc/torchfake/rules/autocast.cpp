@@ -15,9 +15,9 @@ bool is_cast(const at::Tensor& tensor) {
 
 // Whether the CPU's kernel concatenates parts of its first argument.
 bool concatenates(const Call& call) {
-  const at::Tensor self = call.arg(0).toTensor();
   const std::string& name = call.traits.name;
-  if (self.numel() == 0) {
+  const at::Tensor self = call.arg(0).isTensor() ? call.arg(0).toTensor() : at::Tensor();
+  if (!self.defined() || self.numel() == 0) {
     return false;
   }
   if (name == "aten::roll" || name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
