@@ -1,6 +1,8 @@
 // The fake tensor itself: what it claims, and how views, detached copies and `.data` share it.
 #include "testing.h"
 
+#include <thread>
+
 namespace torchfake::testing {
 
 TEST(FakeTensorImpl, AFactoryInTheModeMakesAFake) {
@@ -141,6 +143,38 @@ TEST(FakeTensorImpl, AFakeMadeInInferenceModeHasNoAutogradKeys) {
   EXPECT_TRUE(x.is_inference());
   EXPECT_FALSE(x.key_set().has(c10::DispatchKey::AutogradCUDA));
   EXPECT_TRUE(is_fake(x.matmul(x)));
+}
+
+TEST(VersionCounter, OfANewFakeStandsAtZero) {
+  FakeMode mode;
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor x = torch::ones({2});
+    EXPECT_EQ(x._version(), 0);
+    x.add_(1);
+    EXPECT_EQ(x._version(), 1);
+  }
+}
+
+TEST(VersionCounter, OutlivesItsFakeWhereSomebodyElseHasIt) {
+  FakeMode mode;
+  at::Tensor x = torch::ones({2});
+  at::Tensor view = x.view({1, 2});
+  x.add_(1);
+  x.reset();
+  const at::Tensor other = torch::ones({2});
+  other.add_(1).add_(1);
+  EXPECT_EQ(view._version(), 1);
+  EXPECT_EQ(other._version(), 2);
+}
+
+TEST(VersionCounter, MayDieOnAnotherThread) {
+  FakeMode mode;
+  std::vector<at::Tensor> fakes(200);
+  for (at::Tensor& fake : fakes) {
+    fake = torch::ones({2}).add_(1);
+  }
+  std::thread([&] { fakes.clear(); }).join();
+  EXPECT_EQ(torch::ones({2})._version(), 0);
 }
 
 }  // namespace torchfake::testing

@@ -6,6 +6,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/version_counters.h>
 
 #include <atomic>
 #include <limits>
@@ -19,6 +20,9 @@ __attribute__((tls_model("initial-exec"))) thread_local int t_kernel_depth = 0;
 __attribute__((tls_model("initial-exec"))) thread_local c10::DeviceType t_last_accelerator = c10::kCUDA;
 
 std::atomic<c10::DeviceIndex> g_device_count{0};
+
+// A tensor that has none of these counts no versions.
+constexpr c10::DispatchKeySet kCountedKeys = c10::autograd_dispatch_keyset | c10::inplace_or_view_ks;
 
 void note_claim(c10::Device device) {
   if (device.is_cpu()) {
@@ -51,11 +55,22 @@ FakeTensorImpl::FakeTensorImpl(
     caffe2::TypeMeta dtype,
     c10::Device claimed_device,
     ModePtr mode)
-    : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), key_set, dtype),
+    // Without the keys of autograd, as an inference tensor: these are made without a version counter.
+    : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), key_set - kCountedKeys, dtype),
       claimed_device_(claimed_device),
       mode_(std::move(mode)) {
+  key_set_ = key_set - c10::python_ks;
+  if (C10_LIKELY(!is_inference())) {
+    version_counter_ = take_version_counter();
+  }
   set_custom_device(true);
   note_claim(claimed_device_);
+}
+
+FakeTensorImpl::~FakeTensorImpl() {
+  if (version_counter_.enabled() && version_counter_.unique()) {
+    leave_version_counter(std::move(version_counter_));
+  }
 }
 
 c10::DeviceType last_claimed_accelerator() {

@@ -66,6 +66,11 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
       caffe2::TypeMeta dtype,
       c10::Device claimed_device,
       ModePtr mode);
+  ~FakeTensorImpl() override;
+  FakeTensorImpl(const FakeTensorImpl&) = delete;
+  FakeTensorImpl& operator=(const FakeTensorImpl&) = delete;
+  FakeTensorImpl(FakeTensorImpl&&) = delete;
+  FakeTensorImpl& operator=(FakeTensorImpl&&) = delete;
 
   c10::Device claimed_device() const noexcept {
     return claimed_device_;
