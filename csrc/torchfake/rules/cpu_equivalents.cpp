@@ -60,6 +60,15 @@ at::Tensor attend(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
+  // The GPU adds up in single precision; and the CPU's library has trouble with less, see is_risky_product.
+  if (c10::isReducedFloatingType(query.scalar_type())) {
+    const auto cast = [](const at::Tensor& tensor) {
+      return tensor.is_floating_point() ? tensor.to(c10::kFloat) : tensor;  // a mask may be of booleans
+    };
+    const OptTensor cast_bias = bias && bias->defined() ? OptTensor(cast(*bias)) : std::nullopt;
+    const at::Tensor output = attend(cast(query), cast(key), cast(value), cast_bias, dropout_p, is_causal, scale);
+    return output.to(query.scalar_type());
+  }
   const bool shares_heads = query.size(-3) != key.size(-3);
   // One that needs no room for all scores at once, where it can be had.
   if (dropout_p == 0 && !shares_heads && query.dim() == 4 && query.size(-1) == value.size(-1) && query.numel() > 0 &&
@@ -94,7 +103,8 @@ FourTensors attend_backward(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  if (dropout_p > 0) {
+  const bool is_masked = bias && bias->defined();
+  if (dropout_p > 0 || (is_masked && !bias->is_floating_point())) {
     return {};
   }
   const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
@@ -102,7 +112,7 @@ FourTensors attend_backward(
   const at::Tensor keys = spread_heads(key, query);
   const at::Tensor values = spread_heads(value, query);
   at::Tensor scores = queries.matmul(keys.transpose(-2, -1)).mul(factor);
-  if (bias && bias->defined()) {
+  if (is_masked) {
     scores = scores.add(*bias);
   }
   if (is_causal) {
@@ -114,7 +124,7 @@ FourTensors attend_backward(
   const at::Tensor of_weights = wanted.matmul(values.transpose(-2, -1));
   const at::Tensor of_scores = weights.mul(of_weights.sub(of_weights.mul(weights).sum(-1, /*keepdim=*/true)));
   at::Tensor of_bias;
-  if (bias && bias->defined()) {
+  if (is_masked) {
     of_bias = of_scores.sum_to_size(bias->sizes()).to(bias->scalar_type());
   }
   return {
