@@ -37,17 +37,15 @@ bool is_lift(const OpTraits& traits) {
         ErrorKind::kDataDependentOutput,
         call.op_name(),
         "the result is a value, and this fake tensor holds none. Values are known only where they follow from small "
-        "constants; keep this branch out of the fake run, pass the value in, or make a mode in which real values "
-        "travel "
-        "along (propagate_real_tensors).");
+        "constants; keep this branch out of the fake run, pass the value in, or let real values travel along "
+        "(propagate_real_tensors).");
   }
   raise(
       ErrorKind::kDynamicOutputShape,
       call.op_name(),
       "the shape of the result depends on values, and this fake tensor holds none. Values are known only where they "
-      "follow from small constants; use an operator whose output has a fixed shape, or make a mode in which real "
-      "values "
-      "travel along (propagate_real_tensors).");
+      "follow from small constants; use an operator whose output has a fixed shape, or let real values travel along "
+      "(propagate_real_tensors).");
 }
 
 std::optional<ValueMemos::Kind> memo_kind(const std::string& name) {

@@ -143,6 +143,11 @@ at::Tensor new_buffer(const c10::TensorImpl& like) {
   return at::empty_strided(like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
 }
 
+// The CPU's allocator has no type of error for it.
+bool is_out_of_memory(const c10::Error& error) {
+  return error.msg().find("can't allocate memory") != std::string::npos;
+}
+
 template <typename Visit>
 void visit_tensors(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
   for (const c10::IValue& value : values) {
@@ -532,10 +537,6 @@ const FakeTensorImpl* ValueTracker::only_output(const Call& call) {
   const FakeTensorImpl* fake = value.isTensor() ? as_fake(value.toTensor()) : nullptr;
   const bool usable = fake != nullptr && fills_storage(*fake) && partly_known_bytes(storage_of(*fake)) == nullptr;
   return usable ? fake : nullptr;
-}
-
-bool is_out_of_memory(const c10::Error& error) {
-  return error.msg().find("can't allocate memory") != std::string::npos;  // the CPU's allocator has no type for it
 }
 
 // Runs the real operator on what is known. False where the CPU cannot do it (a dtype it has no kernel for, say) and the
