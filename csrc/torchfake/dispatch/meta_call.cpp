@@ -123,10 +123,7 @@ thread_local std::optional<c10::DeviceType> t_may_cast;
 
 // The device type for which operators that this composite calls would be cast.
 std::optional<c10::DeviceType> autocast_type(const Call& call, c10::Device device) {
-  const bool applies = composite_key(call) && at::autocast::is_autocast_available(device.type()) &&
-      at::autocast::is_autocast_enabled(device.type()) &&
-      !c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device.type()));
-  return applies ? std::optional(device.type()) : std::nullopt;
+  return composite_key(call) && is_autocast_on(device.type()) ? std::optional(device.type()) : std::nullopt;
 }
 
 void stop_if_cast(const Call& call) {
@@ -303,6 +300,11 @@ void fake_impl_call(Call& call, const ModePtr& mode) {
       c10::DispatchKeySet(c10::DispatchKey::Functionalize);
   const c10::impl::ForceDispatchKeyGuard guard(keys);
   call_on_meta_key(call);
+}
+
+bool is_autocast_on(c10::DeviceType device) {
+  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device) &&
+      !c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device));
 }
 
 bool kernel_read_values() {

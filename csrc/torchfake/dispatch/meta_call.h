@@ -24,6 +24,9 @@ void nested_call(Call& call);
 bool kernel_read_values();
 void forget_reads();
 
+// Whether operators that a call on such a device makes are cast.
+bool is_autocast_on(c10::DeviceType device);
+
 // Whether some kernel can answer for the operator on metadata alone.
 bool has_meta_kernel(const Call& call);
 

@@ -1,6 +1,7 @@
 // Rules for operators that autocast does not cast, and whose kernels call others that it does.
 #include <ATen/autocast_mode.h>
 
+#include <torchfake/dispatch/meta_call.h>
 #include <torchfake/rules/rules.h>
 
 #include <cmath>
@@ -10,7 +11,7 @@ namespace torchfake {
 namespace {
 
 bool is_cast(const at::Tensor& tensor) {
-  return tensor.is_cuda() && at::autocast::is_autocast_enabled(c10::kCUDA);
+  return tensor.is_cuda() && is_autocast_on(c10::kCUDA);
 }
 
 // Whether the CPU's kernel concatenates parts of its first argument.
@@ -51,8 +52,7 @@ RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
 }  // namespace
 
 void refuse_under_autocast(const Call& call, c10::Device device) {
-  if (C10_LIKELY(!device.is_cpu() || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) ||
-      !at::autocast::is_autocast_enabled(c10::kCPU) || !call.traits.is_aten || call.tensors().empty()) {
+  if (C10_LIKELY(!device.is_cpu() || !is_autocast_on(c10::kCPU)) || !call.traits.is_aten || call.tensors().empty()) {
     return;
   }
   const c10::ScalarType dtype = c10::typeMetaToScalarType(call.tensors().front().impl->dtype());
