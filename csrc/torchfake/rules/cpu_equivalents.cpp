@@ -32,6 +32,7 @@
 
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
 
 #include <cmath>
 #include <limits>
@@ -50,34 +51,43 @@ using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, a
 using FusedAttention =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor, at::Tensor>;
 
+at::Tensor cast(const at::Tensor& tensor, c10::ScalarType dtype) {
+  return tensor.defined() ? tensor.to(dtype) : tensor;
+}
+
 // ---- Attention --------------------------------------------------------------------------------------------------
 
 at::Tensor attend(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const OptTensor& bias,
+    const at::Tensor& bias,
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
   // The GPU adds up in single precision; and the CPU's library has trouble with less, see is_risky_product.
   if (c10::isReducedFloatingType(query.scalar_type())) {
-    const auto cast = [](const at::Tensor& tensor) {
-      return tensor.is_floating_point() ? tensor.to(c10::kFloat) : tensor;  // a mask may be of booleans
-    };
-    const OptTensor cast_bias = bias && bias->defined() ? OptTensor(cast(*bias)) : std::nullopt;
-    const at::Tensor output = attend(cast(query), cast(key), cast(value), cast_bias, dropout_p, is_causal, scale);
+    const bool is_mask = bias.defined() && bias.scalar_type() == c10::kBool;
+    const at::Tensor output = attend(
+        cast(query, c10::kFloat),
+        cast(key, c10::kFloat),
+        cast(value, c10::kFloat),
+        is_mask ? bias : cast(bias, c10::kFloat),
+        dropout_p,
+        is_causal,
+        scale);
     return output.to(query.scalar_type());
   }
+  const OptTensor mask = bias.defined() ? OptTensor(bias) : std::nullopt;
   const bool shares_heads = query.size(-3) != key.size(-3);
   // One that needs no room for all scores at once, where it can be had.
   if (dropout_p == 0 && !shares_heads && query.dim() == 4 && query.size(-1) == value.size(-1) && query.numel() > 0 &&
       key.numel() > 0) {
-    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, dropout_p, is_causal, bias && bias->defined() ? bias : std::nullopt, scale));
+    return std::get<0>(
+        at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p, is_causal, mask, scale));
   }
   return std::get<0>(at::_scaled_dot_product_attention_math(
-      query, key, value, bias, dropout_p, is_causal, /*dropout_mask=*/{}, scale, shares_heads));
+      query, key, value, mask, dropout_p, is_causal, /*dropout_mask=*/{}, scale, shares_heads));
 }
 
 // One head of keys or values for each of the queries.
@@ -99,12 +109,11 @@ FourTensors attend_backward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const OptTensor& bias,
+    const at::Tensor& bias,
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  const bool is_masked = bias && bias->defined();
-  if (dropout_p > 0 || (is_masked && !bias->is_floating_point())) {
+  if (dropout_p > 0 || (bias.defined() && !bias.is_floating_point())) {
     return {};
   }
   const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
@@ -112,8 +121,8 @@ FourTensors attend_backward(
   const at::Tensor keys = spread_heads(key, query);
   const at::Tensor values = spread_heads(value, query);
   at::Tensor scores = queries.matmul(keys.transpose(-2, -1)).mul(factor);
-  if (is_masked) {
-    scores = scores.add(*bias);
+  if (bias.defined()) {
+    scores = scores.add(bias);
   }
   if (is_causal) {
     const at::Tensor seen = at::ones({scores.size(-2), scores.size(-1)}, scores.options().dtype(c10::kBool)).tril();
@@ -124,14 +133,23 @@ FourTensors attend_backward(
   const at::Tensor of_weights = wanted.matmul(values.transpose(-2, -1));
   const at::Tensor of_scores = weights.mul(of_weights.sub(of_weights.mul(weights).sum(-1, /*keepdim=*/true)));
   at::Tensor of_bias;
-  if (is_masked) {
-    of_bias = of_scores.sum_to_size(bias->sizes()).to(bias->scalar_type());
+  if (bias.defined()) {
+    of_bias = of_scores.sum_to_size(bias.sizes()).to(bias.scalar_type());
   }
   return {
       of_scores.matmul(keys).mul(factor).to(query.scalar_type()),
       gather_heads(of_scores.transpose(-2, -1).matmul(queries).mul(factor), key),
       gather_heads(weights.transpose(-2, -1).matmul(wanted), value),
       of_bias};
+}
+
+// What flash attention and cuDNN's return, of which the CPU has the output alone.
+FusedAttention output_alone(const at::Tensor& output) {
+  return {output, {}, {}, {}, 0, 0, {}, {}, {}};
+}
+
+ThreeTensors of_inputs(const FourTensors& gradients) {
+  return {std::get<0>(gradients), std::get<1>(gradients), std::get<2>(gradients)};
 }
 
 FourTensors efficient_attention(
@@ -143,7 +161,7 @@ FourTensors efficient_attention(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  return {attend(query, key, value, bias, dropout_p, is_causal, scale), {}, {}, {}};
+  return {attend(query, key, value, torchfake::value(bias), dropout_p, is_causal, scale), {}, {}, {}};
 }
 
 FourTensors efficient_attention_backward(
@@ -171,7 +189,7 @@ FusedAttention flash_attention(
     bool is_causal,
     bool /*return_debug_mask*/,
     std::optional<double> scale) {
-  return {attend(query, key, value, {}, dropout_p, is_causal, scale), {}, {}, {}, 0, 0, {}, {}, {}};
+  return output_alone(attend(query, key, value, {}, dropout_p, is_causal, scale));
 }
 
 ThreeTensors flash_attention_backward(
@@ -190,9 +208,7 @@ ThreeTensors flash_attention_backward(
     const at::Tensor& /*philox_seed*/,
     const at::Tensor& /*philox_offset*/,
     std::optional<double> scale) {
-  auto [of_query, of_key, of_value, of_bias] =
-      attend_backward(gradient, query, key, value, {}, dropout_p, is_causal, scale);
-  return {of_query, of_key, of_value};
+  return of_inputs(attend_backward(gradient, query, key, value, {}, dropout_p, is_causal, scale));
 }
 
 FusedAttention cudnn_attention(
@@ -205,7 +221,7 @@ FusedAttention cudnn_attention(
     bool is_causal,
     bool /*return_debug_mask*/,
     std::optional<double> scale) {
-  return {attend(query, key, value, bias, dropout_p, is_causal, scale), {}, {}, {}, 0, 0, {}, {}, {}};
+  return output_alone(attend(query, key, value, torchfake::value(bias), dropout_p, is_causal, scale));
 }
 
 ThreeTensors cudnn_attention_backward(
@@ -225,14 +241,12 @@ ThreeTensors cudnn_attention_backward(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  auto [of_query, of_key, of_value, of_bias] =
-      attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale);
-  return {of_query, of_key, of_value};
+  return of_inputs(attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale));
 }
 
 // ---- Normalisation and sampling ---------------------------------------------------------------------------------
 
-FourTensors batch_norm(
+FourTensors cudnn_batch_norm(
     const at::Tensor& input,
     const at::Tensor& weight,
     const OptTensor& bias,
@@ -246,19 +260,6 @@ FourTensors batch_norm(
   return {output, mean, scale, {}};
 }
 
-ThreeTensors batch_norm_backward(
-    const at::Tensor& input,
-    const at::Tensor& gradient,
-    const at::Tensor& weight,
-    const OptTensor& running_mean,
-    const OptTensor& running_var,
-    const OptTensor& mean,
-    const OptTensor& scale,
-    double epsilon) {
-  return at::native_batch_norm_backward(
-      gradient, input, weight, running_mean, running_var, mean, scale, /*train=*/true, epsilon, {true, true, true});
-}
-
 TwoTensors rms_norm_backward(
     const at::Tensor& gradient,
     const at::Tensor& input,
@@ -267,7 +268,7 @@ TwoTensors rms_norm_backward(
     const OptTensor& weight) {
   std::vector<int64_t> inner(normalized_shape.size());
   std::iota(inner.begin(), inner.end(), input.dim() - static_cast<int64_t>(inner.size()));
-  const bool is_weighted = weight && weight->defined();
+  const bool is_weighted = value(weight).defined();
   const at::Tensor wanted = gradient.to(scale.scalar_type());
   const at::Tensor normal = input.to(scale.scalar_type()).mul(scale);
   const at::Tensor weighted = is_weighted ? wanted.mul(*weight) : wanted;
@@ -279,17 +280,11 @@ TwoTensors rms_norm_backward(
   return {weighted.sub(normal.mul(along)).mul(scale).to(input.scalar_type()), of_weight};
 }
 
-// A GPU keeps statistics of half precision in single precision; the CPU takes all of it in one.
-at::Tensor as_statistics(const at::Tensor& tensor, const at::Tensor& statistics) {
-  return tensor.defined() ? tensor.to(statistics.scalar_type()) : tensor;
-}
-
+// A GPU keeps statistics of half precision in single precision; the CPU takes all of it in one. These bring everything to
+// the precision of the statistics, and the gradients back.
 ThreeTensors in_precision_of(const at::Tensor& input, const OptTensor& weight, const ThreeTensors& gradients) {
   const auto& [of_input, of_weight, of_bias] = gradients;
-  const c10::ScalarType dtype = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
-  const auto cast = [](const at::Tensor& tensor, c10::ScalarType to) {
-    return tensor.defined() ? tensor.to(to) : tensor;
-  };
+  const c10::ScalarType dtype = value(weight).defined() ? weight->scalar_type() : input.scalar_type();
   return {cast(of_input, input.scalar_type()), cast(of_weight, dtype), cast(of_bias, dtype)};
 }
 
@@ -302,19 +297,20 @@ ThreeTensors layer_norm_backward(
     const OptTensor& weight,
     const OptTensor& bias,
     std::array<bool, 3> wanted) {
+  const c10::ScalarType dtype = mean.scalar_type();
   const ThreeTensors gradients = at::native_layer_norm_backward(
-      as_statistics(gradient, mean),
-      as_statistics(input, mean),
+      cast(gradient, dtype),
+      cast(input, dtype),
       normalized_shape,
       mean,
       scale,
-      as_statistics(weight.value_or(at::Tensor()), mean),
-      as_statistics(bias.value_or(at::Tensor()), mean),
+      cast(value(weight), dtype),
+      cast(value(bias), dtype),
       wanted);
   return in_precision_of(input, weight, gradients);
 }
 
-ThreeTensors native_batch_norm_backward(
+ThreeTensors batch_norm_backward(
     const at::Tensor& gradient,
     const at::Tensor& input,
     const OptTensor& weight,
@@ -325,21 +321,33 @@ ThreeTensors native_batch_norm_backward(
     bool train,
     double epsilon,
     std::array<bool, 3> wanted) {
-  const bool has_statistics = mean && mean->defined() && mean->numel() > 0;
-  const at::Tensor& statistics = has_statistics ? *mean : input;
-  const auto cast = [&](const OptTensor& tensor) { return as_statistics(tensor.value_or(at::Tensor()), statistics); };
+  const bool has_statistics = value(mean).defined() && mean->numel() > 0;
+  const c10::ScalarType dtype = has_statistics ? mean->scalar_type() : input.scalar_type();
   const ThreeTensors gradients = at::native_batch_norm_backward(
-      cast(gradient),
-      cast(input),
-      cast(weight),
-      cast(running_mean),
-      cast(running_var),
-      cast(mean),
-      cast(scale),
+      cast(gradient, dtype),
+      cast(input, dtype),
+      cast(value(weight), dtype),
+      cast(value(running_mean), dtype),
+      cast(value(running_var), dtype),
+      cast(value(mean), dtype),
+      cast(value(scale), dtype),
       train,
       epsilon,
       wanted);
   return in_precision_of(input, weight, gradients);
+}
+
+ThreeTensors cudnn_batch_norm_backward(
+    const at::Tensor& input,
+    const at::Tensor& gradient,
+    const at::Tensor& weight,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    const OptTensor& mean,
+    const OptTensor& scale,
+    double epsilon) {
+  return batch_norm_backward(
+      gradient, input, weight, running_mean, running_var, mean, scale, /*train=*/true, epsilon, {true, true, true});
 }
 
 // A GPU keeps no buffer.
@@ -360,7 +368,7 @@ TwoTensors grid_sampler_backward(const at::Tensor& input, const at::Tensor& grid
 // ---- Recurrent networks -----------------------------------------------------------------------------------------
 
 at::Tensor biased(const at::Tensor& gates, const OptTensor& bias) {
-  return bias && bias->defined() ? gates.add(*bias) : gates;
+  return value(bias).defined() ? gates.add(*bias) : gates;
 }
 
 ThreeTensors lstm_cell(
@@ -442,9 +450,9 @@ std::unordered_map<std::string, CpuEquivalent> make_table() {
   add(kernel<ops::_scaled_dot_product_flash_attention_backward, &flash_attention_backward>(), {4, 5, 6, 7, 12, 13});
   add(kernel<ops::_scaled_dot_product_cudnn_attention, &cudnn_attention>());
   add(kernel<ops::_scaled_dot_product_cudnn_attention_backward, &cudnn_attention_backward>(), {4, 5, 6, 7, 9, 10});
-  add(kernel<ops::cudnn_batch_norm, &batch_norm>());
-  add(kernel<ops::cudnn_batch_norm_backward, &batch_norm_backward>(), {8});
-  add(kernel<ops::native_batch_norm_backward, &native_batch_norm_backward>());
+  add(kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>());
+  add(kernel<ops::cudnn_batch_norm_backward, &cudnn_batch_norm_backward>(), {8});
+  add(kernel<ops::native_batch_norm_backward, &batch_norm_backward>());
   add(kernel<ops::native_layer_norm_backward, &layer_norm_backward>());
   add(kernel<ops::log_sigmoid_backward, &log_sigmoid_backward>());
   add(kernel<ops::_fused_rms_norm_backward, &rms_norm_backward>());
