@@ -462,13 +462,13 @@ def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
                 sum_up(torch.rand(3, dtype=torch.complex64))
 
 
-@pytest.mark.parametrize("repeat", ["first", "again"])
-def test_efficient_attention_keeps_the_state_of_its_random_numbers_on_the_cpu(repeat: str) -> None:
+def test_efficient_attention_keeps_the_state_of_its_random_numbers_on_the_cpu() -> None:
     attend = torch.ops.aten._scaled_dot_product_efficient_attention
     with fake_mode():
         q = torch.rand(2, 4, 8, 16, device="cuda")
-        devices = [each.device.type for each in attend(q, q, q, None, True, 0.1)]
-    assert devices == ["cuda", "cuda", "cpu", "cpu"]
+        for _ in range(2):  # the second is a hit of the cache
+            devices = [each.device.type for each in attend(q, q, q, None, True, 0.1)]
+            assert devices == ["cuda", "cuda", "cpu", "cpu"]
 
 
 def test_autocast_reaches_what_the_kernels_of_a_gpu_call() -> None:
