@@ -11,13 +11,33 @@ namespace torchfake {
 
 namespace {
 
-// Runs the plain form of an operator on the arguments on the stack.
+// Runs the plain form of an operator on the arguments of another form of it.
 class PlainForm {
  public:
   explicit PlainForm(c10::OperatorName name) : name_(std::move(name)) {}
 
-  void run(torch::jit::Stack* stack) const {
-    c10::Dispatcher::singleton().findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str()).callBoxed(stack);
+  // Replaces the arguments of `op` on the stack, without `outs`, by what the plain form returns for them. Arguments are
+  // matched by name: a plain form that makes a tensor also takes a dtype and a device, which the out= form has not.
+  void run(const c10::OperatorHandle& op, c10::ArrayRef<at::Tensor> outs, torch::jit::Stack* stack) const {
+    const auto plain = c10::Dispatcher::singleton().findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str());
+    const size_t given = op.schema().arguments().size() - outs.size();
+    const c10::ArrayRef<c10::IValue> values = torch::jit::last(*stack, given);
+    torch::jit::Stack arguments;
+    for (const c10::Argument& argument : plain.schema().arguments()) {
+      const std::optional<int> index = op.schema().argumentIndexWithName(argument.name());
+      if (index && static_cast<size_t>(*index) < given) {
+        arguments.push_back(values[*index]);
+      } else if (argument.name() == "dtype" && !outs.empty()) {
+        arguments.emplace_back(outs.front().scalar_type());
+      } else {
+        TORCH_INTERNAL_ASSERT(
+            argument.default_value(), op.operator_name(), " has no argument '", argument.name(), "' for ", name_);
+        arguments.push_back(*argument.default_value());
+      }
+    }
+    plain.callBoxed(&arguments);
+    torch::jit::drop(*stack, given);
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
   }
 
  private:
@@ -54,7 +74,7 @@ class OutForm final : public c10::OperatorKernel {
     if (rule_.separate) {
       check_separate(outs, torch::jit::last(*stack, op.schema().arguments().size() - count));
     }
-    plain_.run(stack);
+    plain_.run(op, outs, stack);
     rule_.write(outs, pop_tensors(stack, count));
     stack->insert(stack->end(), outs.begin(), outs.end());
   }
@@ -70,7 +90,7 @@ class InPlaceForm final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
     const at::Tensor self = torch::jit::peek(*stack, 0, op.schema().arguments().size()).toTensor();
-    plain_.run(stack);
+    plain_.run(op, {}, stack);
     const at::Tensor result = torch::jit::pop(*stack).toTensor();
     TORCH_CHECK(
         self.sizes() == result.sizes(),
