@@ -122,3 +122,48 @@ def test_an_in_place_sum_over_batches_resizes_what_it_adds_to():
             x = torch.ones(1)
             assert x.addbmm_(torch.ones(2, 5, 3), torch.ones(2, 3, 4)) is x
             assert x.shape == (5, 4)
+
+
+# What PyTorch's composites resize by a function call, above the engine, and where the out= argument's values are known.
+KNOWN_OUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "randperm": lambda out: torch.randperm(5, out=out.long()),
+    "kron": lambda out: torch.kron(torch.ones(2, 2), torch.ones(3, 3), out=out),
+    "linalg_matmul": lambda out: torch.linalg.matmul(torch.ones(4, 4), torch.ones(4, 4), out=out),
+    "pinv": lambda out: torch.linalg.pinv(torch.eye(4), out=out),
+    "matrix_rank": lambda out: torch.linalg.matrix_rank(torch.ones(7, 4, 4), out=out.long()),
+    "quantile": lambda out: torch.quantile(torch.ones(6, 4), 0.5, dim=0, out=out),
+    "nanquantile": lambda out: torch.nanquantile(torch.ones(6, 9), 0.5, dim=0, out=out),
+    "nuclear_norm": lambda out: torch.nuclear_norm(torch.ones(9, 4, 4), (1, 2), out=out),
+    "tensordot": lambda out: torch.tensordot(torch.ones(4, 4), torch.ones(4, 4), dims=1, out=out),
+}
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 100])
+@pytest.mark.parametrize("name", KNOWN_OUTS)
+def test_an_out_argument_with_known_values_is_resized_as_a_real_one(name: str, size: int) -> None:
+    real = torch.ones(size)
+    KNOWN_OUTS[name](real)
+    with fake_mode():
+        for _ in range(2):
+            fake = torch.ones(size)
+            result = KNOWN_OUTS[name](fake)
+            assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+            assert result.untyped_storage().nbytes() >= result.numel() * result.element_size()
+
+
+def test_an_out_argument_that_was_resized_knows_its_new_values() -> None:
+    with fake_mode():
+        out = torch.ones(2)
+        torch.kron(torch.full((2, 2), 2.0), torch.full((3, 3), 3.0), out=out)
+        assert out.shape == (6, 6)
+        assert out.tolist() == [[6.0] * 6] * 6
+
+
+def test_a_storage_observed_and_known_survives_being_resized() -> None:
+    with fake_mode():
+        out = torch.ones(3)
+        view = out[1:]
+        torch.linalg.matmul(torch.ones(4, 4), torch.ones(4, 4), out=out)
+        assert view.shape == (2,) and out.shape == (4, 4)
+        out.fill_(7.0)
+        assert out.sum().item() == 7.0 * 16

@@ -19,24 +19,6 @@ struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   using StorageImpl::StorageImpl;
 };
 
-// Stands in each fake storage for the device that is claimed, which the DataPtr cannot name: views that kernels make of
-// it take theirs from there.
-class ClaimedMemory final : public c10::Allocator {
- public:
-  explicit ClaimedMemory(c10::Device device) : device_(device) {}
-
-  c10::Device device() const {
-    return device_;
-  }
-  c10::DataPtr allocate(size_t /*nbytes*/) override {
-    return {nullptr, c10::Device(c10::kMeta)};
-  }
-  void copy_data(void* /*dest*/, const void* /*src*/, size_t /*count*/) const override {}
-
- private:
-  const c10::Device device_;
-};
-
 // One for each device, made when it is first claimed, and kept: storages may outlive everything else.
 ClaimedMemory* claimed_memory(c10::Device device) {
   constexpr size_t kIndices = size_t{1} << (8 * sizeof(c10::DeviceIndex));
@@ -63,19 +45,17 @@ void refuse_data(c10::StorageImpl* /*storage*/) {
   });
 }
 
-void delete_context(void* context) {
-  delete static_cast<StorageContext*>(context);
+// `data`, and the context that stays with the storage.
+c10::DataPtr data_with_context(void* data, void* context) {
+  return c10::DataPtr(data, context, &delete_storage_context, c10::Device(c10::kMeta));
 }
 
 StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr) {
-    auto owned = std::make_unique<StorageContext>();
-    context = owned.get();
-    context->device = device;
-    context->nbytes = storage->nbytes();
-    storage->_mutable_data_ptr_no_checks() =
-        c10::DataPtr(nullptr, owned.release(), &delete_context, c10::Device(c10::kMeta));
+    context = new StorageContext(storage, device);
+    storage->_mutable_data_ptr_no_checks() = data_with_context(nullptr, context);
+    storage->set_allocator(context);
   }
   return context;
 }
@@ -105,16 +85,53 @@ void count(StorageContext& context) {
 void repoint(c10::StorageImpl* storage, void* data) {
   c10::DataPtr& old = storage->_mutable_data_ptr_no_checks();
   void* context = old.release_context();
-  old = c10::DataPtr(data, context, &delete_context, c10::Device(c10::kMeta));
+  old = data_with_context(data, context);
 }
 
 }  // namespace
 
+// Note [Resized without an operator]
+// PyTorch's composites resize an out= argument on the CPU by a function call, not by an operator (resize_output), and a
+// fake may claim the CPU. That function asks the storage's allocator for memory, copies what the storage points to, and
+// replaces the DataPtr and all that hangs on it:
+//
+//   torch.kron(a, b, out=torch.ones(2))   # values known: the storage points to them
+//
+// A storage with a context therefore has that context for its allocator: asked for memory, it ends what is known, so that
+// there is nothing to copy, and moves itself into the new DataPtr. Other fake storages point to nothing and lose nothing.
+c10::DataPtr ClaimedMemory::allocate(size_t /*nbytes*/) {
+  return {nullptr, c10::Device(c10::kMeta)};
+}
+
+StorageContext::StorageContext(c10::StorageImpl* storage, c10::Device device)
+    : ClaimedMemory(device), storage(storage), nbytes(storage->nbytes()) {}
+
 StorageContext::~StorageContext() {
   g_bytes_in_use -= counted;
   if (observer) {
-    observer->on_free(this, device, nbytes);
+    observer->on_free(this, device(), nbytes);
   }
+  // A storage that lives on, because somebody gave it another DataPtr, must not ask this one for memory.
+  if (c10::raw::intrusive_ptr::use_count(storage) > 0 && storage->allocator() == this) {
+    storage->set_allocator(claimed_memory(device()));
+  }
+}
+
+c10::DataPtr StorageContext::allocate(size_t new_nbytes) {
+  if (storage_context(storage) != this) {
+    return ClaimedMemory::allocate(new_nbytes);  // the storages of two fakes were swapped
+  }
+  forget_known_bytes(storage);
+  const size_t old_nbytes = std::exchange(nbytes, new_nbytes);
+  if (observer) {
+    observer->on_resize(this, device(), old_nbytes, new_nbytes);
+  }
+  storage->_mutable_data_ptr_no_checks().release_context();
+  return data_with_context(nullptr, this);
+}
+
+void delete_storage_context(void* context) {
+  delete static_cast<StorageContext*>(context);
 }
 
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage) {
@@ -140,7 +157,9 @@ c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shar
 }
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  storage.unsafeGetStorageImpl()->set_allocator(claimed_memory(device));
+  if (storage_context(storage.unsafeGetStorageImpl()) == nullptr) {
+    storage.unsafeGetStorageImpl()->set_allocator(claimed_memory(device));
+  }
   guard(storage.unsafeGetStorageImpl(), device, observer);
 }
 
@@ -178,7 +197,7 @@ void complete_known_bytes(c10::StorageImpl* storage) {
   context->unknown.reset();
   // On a claimed CPU the bytes are where a real tensor would have them, so tolist(), numpy() and C++ code that reads
   // lengths through a pointer find them. On any other device a pointer would not be readable here.
-  if (context->device.is_cpu()) {
+  if (context->device().is_cpu()) {
     repoint(storage, context->known->mutable_data());
     compat::clear_write_hook(storage);
   }
@@ -209,7 +228,7 @@ void note_resize(c10::StorageImpl* storage) {
   context->nbytes = storage->nbytes();
   forget_known_bytes(storage);
   if (context->observer) {
-    context->observer->on_resize(context, context->device, old_nbytes, context->nbytes);
+    context->observer->on_resize(context, context->device(), old_nbytes, context->nbytes);
   }
 }
 

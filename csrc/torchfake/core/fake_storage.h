@@ -1,6 +1,7 @@
 // What stands behind the storage of a fake tensor: no data, or known values; and who watches it live and die.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
@@ -34,10 +35,35 @@ struct RepeatedBytes {
   c10::SmallVector<Dim, 4> dims;  // from the largest stride to the smallest; together they cover the storage
 };
 
+// The allocator of a fake storage: names the device that is claimed, which the DataPtr cannot, and allocates nothing.
+class ClaimedMemory : public c10::Allocator {
+ public:
+  explicit ClaimedMemory(c10::Device device) : device_(device) {}
+
+  c10::Device device() const {
+    return device_;
+  }
+  c10::DataPtr allocate(size_t nbytes) override;
+  void copy_data(void* /*dest*/, const void* /*src*/, size_t /*count*/) const override {}
+
+ private:
+  const c10::Device device_;
+};
+
 // The context of a fake storage's DataPtr. Most storages have none: it is made when an observer listens or when values
-// are known. See Note [Known values].
-struct StorageContext {
-  c10::Device device{c10::kCPU};
+// are known. See Note [Known values] and Note [Resized without an operator].
+struct StorageContext final : ClaimedMemory {
+  StorageContext(c10::StorageImpl* storage, c10::Device device);
+  ~StorageContext() override;
+  StorageContext(const StorageContext&) = delete;
+  StorageContext& operator=(const StorageContext&) = delete;
+  StorageContext(StorageContext&&) = delete;
+  StorageContext& operator=(StorageContext&&) = delete;
+
+  // Called by PyTorch where it resizes the storage itself.
+  c10::DataPtr allocate(size_t new_nbytes) override;
+
+  c10::StorageImpl* const storage;
   size_t nbytes = 0;
   std::shared_ptr<StorageObserver> observer;
   // A CPU storage of the same size with the real bytes; null when none of them is known.
@@ -50,9 +76,9 @@ struct StorageContext {
   c10::intrusive_ptr<c10::StorageImpl> retired;
   // How much of known_bytes_in_use() these are.
   size_t counted = 0;
-
-  ~StorageContext();
 };
+
+void delete_storage_context(void* context);
 
 // The real bytes that stand behind all fakes of the process.
 size_t known_bytes_in_use();
@@ -69,9 +95,9 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
 // The device that the fakes of `storage` claim; nothing where it is no storage of fakes. Its DataPtr says `meta`.
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage);
 
-// The context of a fake storage, or null.
+// The context of a fake storage, or null. Also null where somebody gave the storage data of their own.
 inline StorageContext* storage_context(c10::StorageImpl* storage) {
-  return static_cast<StorageContext*>(storage->_mutable_data_ptr_no_checks().get_context());
+  return storage->_mutable_data_ptr_no_checks().cast_context<StorageContext>(&delete_storage_context);
 }
 
 // The real bytes behind a fake storage, as far as they are known; null where none is.
