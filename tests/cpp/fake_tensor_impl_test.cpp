@@ -35,7 +35,8 @@ TEST(FakeTensorImpl, InsideAKernelAFakeAnswersMeta) {
   FakeMode mode;
   const at::Tensor x = torch::empty({4}, on(kCuda0));
   {
-    InKernel in_kernel;
+    const CallContext call;
+    const InKernel in_kernel;
     EXPECT_TRUE(x.device().is_meta());
   }
   EXPECT_EQ(x.device(), kCuda0);

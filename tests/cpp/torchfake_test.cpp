@@ -50,6 +50,7 @@ TEST(Constant, LeavesTheModeAsItWasWhereMakingFails) {
 
 TEST(FakeDevice, IsTheClaimedDeviceEvenInsideAKernel) {
   const at::Tensor fake = to_fake(torch::ones({2}), kCuda1);
+  const CallContext call;
   const InKernel in_kernel;
   EXPECT_EQ(fake_device(fake), kCuda1);
 }

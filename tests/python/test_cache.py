@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -219,6 +222,104 @@ def test_deterministic_algorithms_are_part_of_the_key() -> None:
         finally:
             torch.use_deterministic_algorithms(False)
         assert program() == 0
+
+
+@contextlib.contextmanager
+def put(of: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(of, name)
+    setattr(of, name, value)
+    try:
+        yield
+    finally:
+        setattr(of, name, before)
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def volumes() -> Tensor:
+    x = torch.rand(2, 4, 5, 6, 7).contiguous(memory_format=torch.channels_last_3d)
+    return F.conv_transpose3d(x, torch.rand(4, 3, 3, 3, 3))
+
+
+def pixels() -> Tensor:
+    x = torch.rand(1, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    return F.conv2d(x, torch.rand(16, 8, 1, 1))
+
+
+@pytest.mark.parametrize("program", [volumes, pixels])
+def test_backends_and_threads_are_part_of_the_key_of_what_reads_them(program: Callable[[], Tensor]) -> None:
+    for enabled, count in [(True, 1), (False, 1), (True, 2), (False, 2), (True, 1), (False, 2)]:
+        with put(torch.backends.mkldnn, "enabled", enabled), threads(count):
+            real = program()
+            with fake_mode():
+                assert_same_metadata(program(), real)
+
+
+def test_a_gpu_without_cudnn_convolves_in_rows() -> None:
+    def strides() -> tuple[int, ...]:
+        x = torch.rand(1, 3, 8, 8, device="cuda").contiguous(memory_format=torch.channels_last)
+        return F.conv2d(x, torch.rand(4, 3, 3, 3, device="cuda")).stride()
+
+    with fake_mode():
+        for _ in range(2):
+            assert strides() == (144, 1, 24, 4)
+            with put(torch.backends.cudnn, "enabled", False):
+                assert strides() == (144, 36, 6, 1)
+
+
+def test_a_setting_is_no_part_of_the_key_of_what_does_not_read_it() -> None:
+    with fake_mode():
+        x = torch.rand(3)
+        x.exp()
+        with threads(1), put(torch.backends.mkldnn, "enabled", False):
+            assert counts(x.exp) == (1, 0)
+
+
+def test_a_first_call_that_reads_settings_is_remembered() -> None:
+    with fake_mode():
+        x, weight = torch.rand(1, 3, 11, 7), torch.rand(5, 3, 3, 3)
+        F.conv2d(x, weight)
+        assert counts(lambda: F.conv2d(x, weight)) == (1, 0)
+
+
+def test_what_a_nested_call_reads_is_part_of_the_key_of_the_call_around_it() -> None:
+    def convolve() -> Tensor:  # its kernel calls the one that reads the setting
+        x = torch.rand(2, 4, 5, 6, 7).contiguous(memory_format=torch.channels_last_3d)
+        args = ([1] * 3, [0] * 3, [1] * 3, True, [0] * 3, 1)
+        return torch.ops.aten.convolution.out(x, torch.rand(4, 3, 3, 3, 3), None, *args, out=torch.empty(0))
+
+    for enabled in (True, False, True):
+        with put(torch.backends.mkldnn, "enabled", enabled), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with fake_mode():
+                with disable_fake_tensor_cache():
+                    expected = metadata(convolve())
+                assert metadata(convolve()) == expected
+
+
+def test_the_order_of_a_norm_is_no_mere_factor() -> None:
+    with fake_mode():
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"empty|identity|dim"):
+                torch._foreach_norm([torch.empty(0)], math.inf)
+            assert torch._foreach_norm([torch.empty(0)], 2.0)[0].shape == ()
+
+
+def test_a_value_that_a_nested_call_read_is_not_kept() -> None:
+    with fake_mode():
+        for count in (3, 5, 3):
+            ends = torch.tensor(0.0), torch.tensor(1.0)
+            assert torch.linspace(*ends, count).shape == (count,)
+        repeats = [torch.repeat_interleave(torch.tensor(counts)).shape[0] for counts in ([1, 2], [3, 4], [1, 2])]
+    assert repeats == [3, 7, 3]
 
 
 def test_whether_absent_devices_may_be_claimed_is_part_of_the_key() -> None:

@@ -1,6 +1,10 @@
 // The one place where torchfake's errors are thrown.
 #include <torchfake/core/errors.h>
 
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <torchfake/core/call_context.h>
+
 #include <atomic>
 
 namespace torchfake {
@@ -18,7 +22,20 @@ void set_error_hook(ErrorHook hook) {
   g_error_hook.store(hook, std::memory_order_release);
 }
 
+namespace {
+
+// Whether nothing but C++ stands between this boundary and the call of the engine around it.
+bool is_inner_boundary() {
+  const CallContext* around = CallContext::current();
+  return around != nullptr && !around->passes_python && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
+}
+
+}  // namespace
+
 void show_to_hook(const FakeTensorError& error) {
+  if (is_inner_boundary()) {
+    return;
+  }
   if (ErrorHook hook = g_error_hook.load(std::memory_order_acquire)) {
     hook(error);
   }

@@ -65,7 +65,10 @@ using UnsupportedMutationAliasingException = TypedError<ErrorKind::kUnsupportedM
 using ErrorHook = void (*)(const FakeTensorError&);
 void set_error_hook(ErrorHook hook);
 
-// Runs `body`; an error of ours that leaves it goes through the hook. Every way out of the engine is inside one.
+// Runs `body`; an error of ours that leaves it goes through the hook. Every way out of the engine is inside one. Calls
+// that the engine makes come back to it, and so have boundaries inside of boundaries. Between two of them errors keep
+// their type, for the kernels of the outer call tell them apart; the outermost one shows them to the hook, and so does an
+// inner one where Python code, which would lose the type, stands in between.
 void show_to_hook(const FakeTensorError& error);
 
 template <typename Body>

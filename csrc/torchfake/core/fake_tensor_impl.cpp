@@ -1,11 +1,11 @@
 // The fake tensor itself.
 #include <torchfake/core/fake_tensor_impl.h>
 
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/core/version_counters.h>
 
 #include <atomic>
@@ -15,8 +15,6 @@ namespace torchfake {
 
 namespace {
 
-// In the library's static TLS block: the flag is read on every device() of a fake.
-__attribute__((tls_model("initial-exec"))) thread_local int t_kernel_depth = 0;
 __attribute__((tls_model("initial-exec"))) thread_local c10::DeviceType t_last_accelerator = c10::kCUDA;
 
 std::atomic<c10::DeviceIndex> g_device_count{0};
@@ -36,18 +34,6 @@ void note_claim(c10::Device device) {
 }
 
 }  // namespace
-
-InKernel::InKernel() noexcept {
-  ++t_kernel_depth;
-}
-
-InKernel::~InKernel() {
-  --t_kernel_depth;
-}
-
-bool InKernel::active() noexcept {
-  return t_kernel_depth > 0;
-}
 
 FakeTensorImpl::FakeTensorImpl(
     c10::Storage&& storage,
@@ -188,7 +174,7 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>
 c10::DispatchKeySet key_set_for(c10::Device device, c10::ScalarType dtype) {
   const c10::DispatchKey backend = c10::computeDispatchKey(dtype, c10::kStrided, device);
   c10::DispatchKeySet keys(backend);
-  if (!c10::InferenceMode::is_enabled()) {
+  if (!KernelEnvironment::inference_mode()) {
     keys = keys | c10::getAutogradRelatedKeySetFromBackend(c10::toBackendComponent(backend));
   }
   return (keys | c10::getAutocastRelatedKeySetFromBackend(c10::toBackendComponent(backend)))

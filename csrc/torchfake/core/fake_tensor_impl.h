@@ -4,34 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/recycled.h>
 #include <torchfake/core/value_memos.h>
 
 namespace torchfake {
-
-// Note [Inside a kernel]
-// A meta kernel must see meta tensors, and the program around it must see the claimed device. Instead of keeping two
-// tensors in step, a fake answers both: `device()` is the claimed device, except on a thread that is inside a kernel
-// call of the engine, where it is meta. Keys are dealt with by the same guard: see dispatch/meta_call.cpp.
-//
-//   with fake_mode():
-//     x = torch.ones(2, device="cuda")   # x.device: cuda:0; in the kernel that adds: meta
-//     x + 1
-//
-// Rejected: a second, plain meta tensor inside each fake. Every in-place change of sizes or strides would have to be
-// carried over, and twice the memory is used.
-class InKernel {
- public:
-  InKernel() noexcept;
-  ~InKernel();
-  InKernel(const InKernel&) = delete;
-  InKernel& operator=(const InKernel&) = delete;
-  InKernel(InKernel&&) = delete;
-  InKernel& operator=(InKernel&&) = delete;
-
-  static bool active() noexcept;
-};
 
 // Sizes and strides with all that PyTorch works out from them, so that a tensor can be given them by copying.
 struct FakeGeometry {

@@ -1,12 +1,10 @@
 // Step 3 of 5: everything the outcome of a call can depend on.
 #include <torchfake/dispatch/cache_key.h>
 
-#include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
-#include <c10/core/DefaultDtype.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
+
+#include <torchfake/core/kernel_environment.h>
 
 #include <cstring>
 
@@ -260,14 +258,9 @@ bool CacheKey::add_value(const c10::IValue& value, bool type_only) {
   return true;
 }
 
-void CacheKey::add_settings(const ModeState& mode) {
-  static const at::Context& context = at::globalContext();
+void CacheKey::add_settings(const OpTraits& traits, const ModeState& mode) {
   const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
-  add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) |
-      static_cast<uint64_t>(c10::InferenceMode::is_enabled()) << 8 |
-      static_cast<uint64_t>(context.deterministicAlgorithms()) << 9 |
-      static_cast<uint64_t>(context.deterministicAlgorithmsWarnOnly()) << 10 |
-      static_cast<uint64_t>(mode.options.fake_cuda) << 11 |
+  add(KernelEnvironment::base() | static_cast<uint64_t>(mode.options.fake_cuda) << 11 |
       static_cast<uint64_t>(mode.options.allow_fallback_kernels) << 12 |
       static_cast<uint64_t>(mode.options.allow_meta) << 13 |
       static_cast<uint64_t>(mode.options.prefer_device_type.has_value()) << 14 |
@@ -279,8 +272,28 @@ void CacheKey::add_settings(const ModeState& mode) {
   // refused.
   add((excluded & c10::autocast_dispatch_keyset).raw_repr());
   if (C10_UNLIKELY(!excluded.has(c10::DispatchKey::AutocastCPU))) {
-    add(static_cast<uint64_t>(at::autocast::get_autocast_dtype(c10::kCPU)));
+    add(static_cast<uint64_t>(KernelEnvironment::autocast_dtype(c10::kCPU)));
   }
+  settings_ = traits.settings.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(settings_ != 0)) {
+    add_values_of_settings();
+  }
+}
+
+void CacheKey::add_values_of_settings() {
+  before_settings_ = next_ - begin_;
+  uint64_t words[KernelEnvironment::kMostWords];
+  const size_t count = KernelEnvironment::values(settings_, words);
+  std::copy(words, words + count, add_room(count));
+}
+
+void CacheKey::add_more_settings(uint32_t settings) {
+  if (settings_ != 0) {
+    next_ = begin_ + before_settings_;
+  }
+  settings_ |= settings;
+  add_values_of_settings();
+  finish();
 }
 
 void CacheKey::finish() {
@@ -344,7 +357,7 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
     }
   }
   add_aliases(traits, call.tensors());
-  add_settings(mode);
+  add_settings(traits, mode);
   finish();
   return Bypass::kNone;
 }

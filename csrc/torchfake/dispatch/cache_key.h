@@ -26,8 +26,9 @@ const char* bypass_reason_name(Bypass reason);
 // Words, compared as a whole; the hash only finds the candidate. For every tensor: keys (backend, conjugate, inference),
 // dtype, number-ness, device, sizes, strides. Where it can matter and only there: the storage offset and size (views,
 // resizes), and which inputs share a storage and at what offset (operators that write). For every other argument its
-// value, but for factors that only scale (a learning rate): their type. Of the thread: default dtype, inference mode,
-// deterministic algorithms, autocast, whether absent devices may be claimed, whether writes count up versions.
+// value, but for factors that only scale (a learning rate): their type. Of the mode: whether absent devices may be
+// claimed and the like. Of the thread: autocast, whether writes count up versions, and the global settings of Note
+// [Kernel environment].
 // Left out, because kernels of step 4 cannot see it: values, autograd state, the identity of tensors.
 //
 // A key is put together in two places, from arguments in boxes (`build`) and from arguments as C++ has them
@@ -62,11 +63,18 @@ class CacheKey {
   void add_list(size_t size);  // its elements follow
   void add_int_list(c10::IntArrayRef values);
   void add_aliases(const OpTraits& traits, c10::ArrayRef<TensorArg> tensors);
-  void add_settings(const ModeState& mode);
+  void add_settings(const OpTraits& traits, const ModeState& mode);
   void finish();
+
+  // Makes the values of `settings` part of a finished key, with those that already are.
+  void add_more_settings(uint32_t settings);
 
   uint64_t hash() const {
     return hash_;
+  }
+  // The settings whose values the key contains beside those of every key.
+  uint32_t settings() const {
+    return settings_;
   }
   c10::ArrayRef<uint64_t> words() const {
     return c10::ArrayRef<uint64_t>(begin_, next_);
@@ -114,6 +122,7 @@ class CacheKey {
       c10::IntArrayRef sizes,
       const int64_t* strides);
   bool add_value(const c10::IValue& value, bool type_only);
+  void add_values_of_settings();
 
   // Not a SmallVector: that would test for room and store its size with every word.
   uint64_t inline_[kInline];
@@ -122,6 +131,8 @@ class CacheKey {
   uint64_t* end_ = inline_ + kInline;
   std::unique_ptr<uint64_t[]> heap_;  // once `inline_` is too small
   uint64_t hash_ = 0;
+  uint32_t settings_ = 0;
+  size_t before_settings_ = 0;  // how many words precede the values of `settings_`, which come last
 };
 
 // Returns room for two words on the storage, where they are wanted.

@@ -1,8 +1,6 @@
 // Step 2 of 5: picks the device each fresh output claims.
 #include <torchfake/dispatch/device_rule.h>
 
-#include <ATen/Context.h>
-
 #include <torchfake/core/errors.h>
 
 #include <array>

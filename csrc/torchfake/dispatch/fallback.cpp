@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
 #include <torchfake/dispatch/constants.h>
@@ -223,17 +224,19 @@ bool all_empty(const Call& call) {
 // The same, remembered under `key`, and with the values that go along. In cross-check mode `found` is what the cache says,
 // and has to be what comes out. Of empty tensors all is known, so that the real operator runs on the side; what it finds
 // wrong follows from the key, and is remembered in place of the outcome.
-void run_and_remember(
-    Call& call,
-    ValueTracker& values,
-    const ModePtr& mode,
-    const CacheKey& key,
-    const CacheEntry* found) {
+void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, CacheKey& key, const CacheEntry* found) {
   const CacheEntryPtr known =
       found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
   const bool values_follow_from_key = all_empty(call);
   const OutcomeRecorder recorder(call);
+  CallContext context;
   c10::Device device(c10::kCPU);
+  const auto complete_key = [&] {
+    if (C10_UNLIKELY((context.settings & ~key.settings()) != 0)) {
+      call.traits.settings.fetch_or(context.settings, std::memory_order_relaxed);
+      key.add_more_settings(context.settings);
+    }
+  };
   const auto remember = [&](CacheEntryPtr outcome) {
     if (known && !known->same_outcome(*outcome)) {
       raise(
@@ -246,9 +249,9 @@ void run_and_remember(
     }
   };
   try {
-    forget_reads();
     device = run(call, values, mode);
-    Bypass reason = kernel_read_values() ? Bypass::kDataDependent : Bypass::kNone;
+    complete_key();
+    Bypass reason = context.is_unkeyed ? Bypass::kDataDependent : Bypass::kNone;
     CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
     if (values_follow_from_key) {
       values.follow(call, device);
@@ -259,15 +262,26 @@ void run_and_remember(
       shape_cache::count_bypass(reason);
     }
   } catch (const c10::Error& error) {
+    complete_key();
     const auto* typed = dynamic_cast<const FakeTensorError*>(&error);
-    if (!kernel_read_values() && (typed == nullptr || typed->kind() != ErrorKind::kMetadataMismatch)) {
-      remember(error_outcome(key, error));
+    const bool is_mismatch = typed != nullptr && typed->kind() == ErrorKind::kMetadataMismatch;
+    if (CacheEntryPtr outcome = context.is_unkeyed || is_mismatch ? CacheEntryPtr() : error_outcome(key, error)) {
+      remember(std::move(outcome));
     }
     throw;
   }
   if (!values_follow_from_key) {
     values.follow(call, device);
   }
+}
+
+// A call without a key.
+c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePtr& mode, Bypass reason) {
+  shape_cache::count_bypass(reason);
+  CallContext context;
+  // What a call around this one learns from it, its key does not contain either.
+  context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
+  return run(call, values, mode);
 }
 
 void answer(Call& call, const ModePtr& mode) {
@@ -287,13 +301,15 @@ void answer(Call& call, const ModePtr& mode) {
       if (call.traits.values == ValueSource::kConstant) {
         hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
       }
+      if (CallContext* around = CallContext::current()) {
+        around->settings |= key.settings();
+      }
       replay(call, *entry, mode);
     } else {
       return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
   } else {
-    shape_cache::count_bypass(bypass);
-    device = run(call, values, ModePtr(mode));
+    device = run_without_key(call, values, ModePtr(mode), bypass);
   }
   values.follow(call, device);
   if (hit) {
@@ -376,8 +392,33 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   answer(call, mode);
 }
 
+// A kernel that meets arguments its author did not think of fails on an internal check, and asks for a report to PyTorch.
+// For a real operator too that is an error; of a fake it says that the kernel cannot tell.
+void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& error) {
+  constexpr std::string_view kMark = " INTERNAL ASSERT FAILED at ";
+  const std::string message = error.what_without_backtrace();
+  const size_t mark = message.find(kMark);
+  if (mark == std::string::npos) {
+    return;
+  }
+  raise(
+      ErrorKind::kUnsupportedOperator,
+      c10::toString(op.operator_name()),
+      "its kernel does not expect these arguments: the check `" + message.substr(0, mark) + "` failed in " +
+          message.substr(mark + kMark.size()) + " Check the arguments against the operator's schema.");
+}
+
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  at_the_boundary([&] { dispatch(op, keys, stack); });
+  at_the_boundary([&] {
+    try {
+      dispatch(op, keys, stack);
+    } catch (const FakeTensorError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      refuse_internal_assertion(op, error);
+      throw;
+    }
+  });
 }
 
 // `x.data = y` asks this first, above the Fake key. PyTorch compares backends alone and would let a real tensor take a

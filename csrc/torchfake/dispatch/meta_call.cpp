@@ -6,11 +6,12 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/core/scoped.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
-#include <torchfake/rules/kernels.h>
 
 namespace torchfake {
 
@@ -110,25 +111,22 @@ std::optional<c10::DispatchKey> composite_key(const Call& call) {
   return std::nullopt;
 }
 
-// Whether the kernel that runs on this thread is one of the Meta key's, which is to say Python's.
-thread_local bool t_in_python_kernel = false;
-
 // Note [Autocast inside composites]
 // Autocast stands above the engine, and has had its say about the call. But a composite that autocast does not know
 // calls operators that it does (pinv calls matmul), and those are cast on their own. Inside a kernel they are not: autocast
 // wants a device, and fakes say `meta`. When such a composite gets to such an operator it starts again, outside.
 struct CastsInside {};
 
-thread_local std::optional<c10::DeviceType> t_may_cast;
-
 // The device type for which operators that this composite calls would be cast.
 std::optional<c10::DeviceType> autocast_type(const Call& call, c10::Device device) {
-  return composite_key(call) && is_autocast_on(device.type()) ? std::optional(device.type()) : std::nullopt;
+  return composite_key(call) && KernelEnvironment::autocast_enabled(device.type()) ? std::optional(device.type())
+                                                                                   : std::nullopt;
 }
 
 void stop_if_cast(const Call& call) {
-  if (C10_UNLIKELY(t_may_cast.has_value()) && !t_in_python_kernel &&
-      call.op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(*t_may_cast))) {
+  const CallContext& context = *CallContext::current();
+  if (C10_UNLIKELY(context.may_cast.has_value()) && !context.in_python_kernel &&
+      call.op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(*context.may_cast))) {
     throw CastsInside();
   }
 }
@@ -140,7 +138,10 @@ bool has_kernel_on_meta(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
+// The kernel may be one of Python's, which can read any setting.
 void call_on_meta_key(Call& call) {
+  Scoped passes_python(CallContext::current()->passes_python, true);
+  KernelEnvironment::note_all();
   call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
 }
 
@@ -160,7 +161,7 @@ void call_composite(Call& call, c10::DispatchKey key) {
   const auto start_again = [&] {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
-    Scoped kind(t_in_python_kernel, true);
+    Scoped kind(CallContext::current()->in_python_kernel, true);
     call_on_meta_key(call);
   };
   try {
@@ -181,16 +182,14 @@ void run_kernel(Call& call) {
     call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
   } else if (const std::optional<c10::DispatchKey> key = composite_key(call)) {
     numbers_to_meta(call);
-    Scoped kind(t_in_python_kernel, false);
+    Scoped kind(CallContext::current()->in_python_kernel, false);
+    KernelEnvironment::note_all();
     call_composite(call, *key);
   } else {
-    Scoped kind(t_in_python_kernel, true);
+    Scoped kind(CallContext::current()->in_python_kernel, true);
     call_on_meta_key(call);
   }
 }
-
-// Set when a kernel asked for a value, whether it got one or not.
-thread_local bool t_read_values = false;
 
 // item() of an argument whose value is known: linspace(0, h, h) between tensors.
 bool answer_with_known_value(const Call& call) {
@@ -221,8 +220,9 @@ namespace {
 
 void call_in_kernel(Call& call, c10::Device device) {
   ask_for_meta(call);
+  CallContext& context = *CallContext::current();
   InKernel in_kernel;
-  ClaimedDevice claimed(device);
+  Scoped claimed(context.claimed_device, device);
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
@@ -243,20 +243,10 @@ void call_in_kernel(Call& call, c10::Device device) {
 
 }  // namespace
 
-namespace {
-
-// The key says nothing of autocast. Said at the end: the calls that are made in between reset it for themselves.
-struct NotToBeCached {
-  ~NotToBeCached() {
-    t_read_values = true;
-  }
-};
-
-}  // namespace
-
 void meta_call(Call& call, c10::Device device) {
   const std::optional<c10::DeviceType> type = autocast_type(call, device);
-  Scoped may_cast(t_may_cast, type);
+  CallContext& context = *CallContext::current();
+  Scoped may_cast(context.may_cast, type);
   if (C10_LIKELY(!type)) {
     return call_in_kernel(call, device);
   }
@@ -270,7 +260,8 @@ void meta_call(Call& call, c10::Device device) {
   try {
     call_in_kernel(call, device);
   } catch (const CastsInside&) {
-    const NotToBeCached not_to_be_cached;
+    context.is_unkeyed = true;  // the key says nothing of what autocast does inside
+    KernelEnvironment::note_all();
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
     call.op.callBoxedForDispatchKey(*composite_key(call), *call.stack);
@@ -302,23 +293,10 @@ void fake_impl_call(Call& call, const ModePtr& mode) {
   call_on_meta_key(call);
 }
 
-bool is_autocast_on(c10::DeviceType device) {
-  return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device) &&
-      !c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device));
-}
-
-bool kernel_read_values() {
-  return t_read_values;
-}
-
-void forget_reads() {
-  t_read_values = false;
-}
-
 void nested_call(Call& call) {
   stop_if_cast(call);
   if (call.traits.data_dependent) {
-    t_read_values = true;
+    CallContext::current()->is_unkeyed = true;
     if (answer_with_known_value(call)) {
       return;
     }
@@ -327,11 +305,17 @@ void nested_call(Call& call) {
   if (call.traits.name == "aten::masked_select" || call.traits.name == "aten::nonzero") {
     raise(ErrorKind::kDynamicOutputShape, call.op_name(), "a kernel asked for values, and fakes hold none.");
   }
+  if (!has_meta_kernel(call)) {
+    raise(
+        ErrorKind::kUnsupportedOperator,
+        call.op_name(),
+        "a kernel calls this operator, and no meta kernel and no decomposition can tell what it returns.");
+  }
   if (call.traits.is_composite && must_decompose(call.op)) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
   }
   ask_for_meta(call);
-  if (call.traits.native == nullptr && t_in_python_kernel) {
+  if (call.traits.native == nullptr && CallContext::current()->in_python_kernel) {
     call_on_meta_key(call);  // not the composite: Python's kernel may be what it has called
   } else {
     run_kernel(call);

@@ -6,7 +6,8 @@
 namespace torchfake {
 
 // Replaces the arguments on the stack by what the operator's meta kernel answers: fakes that were given, views of them
-// and plain meta tensors. `device` is what the call claims. Throws UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
+// and plain meta tensors. `device` is what the call claims. Requires an open CallContext. Throws
+// UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
 void meta_call(Call& call, c10::Device device);
 
 // Whether somebody registered a function that says what an operator of theirs does on fakes. A language front knows.
@@ -19,13 +20,6 @@ void fake_impl_call(Call& call, const ModePtr& mode);
 
 // An operator that a kernel calls: the same choice of kernels, with plain meta tensors going in and coming out.
 void nested_call(Call& call);
-
-// Whether a kernel has read a known value on this thread since forget_reads(): the outcome then depends on it.
-bool kernel_read_values();
-void forget_reads();
-
-// Whether operators that a call on such a device makes are cast.
-bool is_autocast_on(c10::DeviceType device);
 
 // Whether some kernel can answer for the operator on metadata alone.
 bool has_meta_kernel(const Call& call);

@@ -114,13 +114,17 @@ ValueSource value_source(std::string_view base, bool is_random, bool takes_tenso
 }
 
 // Operators that take a factor: adding, scaling and the steps of optimizers. addmv and addbmm are not among them: of
-// nothing, they look whether a factor is zero.
+// nothing, they look whether a factor is zero. A foreach form takes factors where its plain form does.
 bool takes_factors(std::string_view base) {
+  constexpr std::string_view kForeach = "_foreach_";
+  if (starts_with(base, kForeach)) {
+    base.remove_prefix(kForeach.size());
+  }
   static const std::unordered_set<std::string_view> kNames = {
       "add",     "add_",     "sub",  "sub_",  "rsub",  "mul",    "mul_",    "div",      "div_", "addcmul", "addcmul_",
       "addcdiv", "addcdiv_", "lerp", "lerp_", "addmm", "addmm_", "baddbmm", "baddbmm_", "addr", "addr_"};
   return kNames.count(base) > 0 || starts_with(base, "_fused_adam") || starts_with(base, "_fused_sgd") ||
-      starts_with(base, "_fused_adagrad") || (starts_with(base, "_foreach_") && base.find("pow") == base.npos);
+      starts_with(base, "_fused_adagrad");
 }
 
 bool is_factor(const c10::Argument& arg) {

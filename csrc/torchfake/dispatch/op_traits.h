@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <string>
 
 namespace torchfake {
@@ -75,6 +76,8 @@ struct OpTraits {
   const c10::KernelFunction* native = nullptr;  // PyTorch's C++ meta kernel
   const CpuEquivalent* cpu_equivalent = nullptr;  // computes the values of other devices
   const DtypeRefusals* refused_dtypes = nullptr;
+  // The settings that kernels of this operator have read so far, which only ever grow. See Note [Kernel environment].
+  mutable std::atomic<uint32_t> settings{0};
 
   std::string qualified_name() const {
     return overload.empty() ? name : name + "." + overload;

@@ -207,26 +207,57 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
   return entry;
 }
 
+namespace {
+
+std::optional<ErrorOutcome::Type> type_of(const c10::Error& error) {
+  using Type = ErrorOutcome::Type;
+  if (dynamic_cast<const FakeTensorError*>(&error) != nullptr) {
+    return Type::kTyped;
+  }
+  const std::type_info& type = typeid(error);
+  if (type == typeid(c10::Error)) {
+    return Type::kPlain;
+  }
+  if (type == typeid(c10::IndexError)) {
+    return Type::kIndex;
+  }
+  if (type == typeid(c10::ValueError)) {
+    return Type::kValue;
+  }
+  if (type == typeid(c10::TypeError)) {
+    return Type::kType;
+  }
+  if (type == typeid(c10::NotImplementedError)) {
+    return Type::kNotImplemented;
+  }
+  if (type == typeid(c10::LinAlgError)) {
+    return Type::kLinAlg;
+  }
+  return std::nullopt;
+}
+
+// PyTorch's CPU allocator throws a plain error.
+bool ran_out_of_memory(const c10::Error& error) {
+  return std::string_view(error.what_without_backtrace()).find("can't allocate memory") != std::string_view::npos;
+}
+
+}  // namespace
+
 CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error) {
+  const std::optional<ErrorOutcome::Type> type = type_of(error);
+  if (!type || ran_out_of_memory(error)) {
+    return CacheEntryPtr();
+  }
   auto entry = c10::make_intrusive<CacheEntry>();
   entry->key.assign(key.words().begin(), key.words().end());
   entry->hash = key.hash();
   entry->error = std::make_unique<ErrorOutcome>();
   ErrorOutcome& outcome = *entry->error;
   outcome.message = error.what_without_backtrace();
-  using Type = ErrorOutcome::Type;
+  outcome.type = *type;
   if (const auto* typed = dynamic_cast<const FakeTensorError*>(&error)) {
-    outcome.type = Type::kTyped;
     outcome.kind = typed->kind();
     outcome.op = typed->op();
-  } else if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) {
-    outcome.type = Type::kIndex;
-  } else if (dynamic_cast<const c10::ValueError*>(&error) != nullptr) {
-    outcome.type = Type::kValue;
-  } else if (dynamic_cast<const c10::TypeError*>(&error) != nullptr) {
-    outcome.type = Type::kType;
-  } else if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
-    outcome.type = Type::kNotImplemented;
   }
   return entry;
 }
@@ -245,7 +276,9 @@ namespace {
       TORCH_CHECK_TYPE(false, error.message);
     case ErrorOutcome::Type::kNotImplemented:
       TORCH_CHECK_NOT_IMPLEMENTED(false, error.message);
-    case ErrorOutcome::Type::kOther:
+    case ErrorOutcome::Type::kLinAlg:
+      TORCH_CHECK_LINALG(false, error.message);
+    case ErrorOutcome::Type::kPlain:
       break;
   }
   TORCH_CHECK(false, error.message);

@@ -44,8 +44,8 @@ struct InputChange {
 
 // The error that a call ends in: what to throw again.
 struct ErrorOutcome {
-  enum class Type : uint8_t { kTyped, kIndex, kValue, kType, kNotImplemented, kOther };
-  Type type = Type::kOther;
+  enum class Type : uint8_t { kPlain, kTyped, kIndex, kValue, kType, kNotImplemented, kLinAlg };
+  Type type = Type::kPlain;
   ErrorKind kind = ErrorKind::kDataAccess;  // of kTyped
   std::string op;
   std::string message;
@@ -155,7 +155,8 @@ class OutcomeRecorder {
   ska::flat_hash_map<const void*, uint32_t> index_;
 };
 
-// The entry for an error that the call ended in.
+// The entry for an error that the call ended in; null for one that may not come again (memory that ran out), or whose
+// type cannot be told.
 CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
 
 // Makes an output that is a tensor; `tensors` are those of the call. In this order: the outputs, then the changes.

@@ -20,7 +20,7 @@ UnboxedCall::UnboxedCall(const OpTraits& traits)
 }
 
 bool UnboxedCall::possible(const OpTraits& traits) {
-  return traits.is_keyed && shape_cache::answers_alone() && !InKernel::active();
+  return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
 }
 
 void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
@@ -212,7 +212,7 @@ const CacheEntry* UnboxedCall::find() {
     return nullptr;
   }
   key_.add_aliases(traits_, tensors_);
-  key_.add_settings(**mode_);
+  key_.add_settings(traits_, **mode_);
   key_.finish();
   const CacheEntry* entry = shape_cache::peek(key_);
   if (entry == nullptr || entry->error != nullptr) {

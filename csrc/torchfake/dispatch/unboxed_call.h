@@ -23,7 +23,7 @@ struct CacheEntry;  // not its header: the tables that include this one take a m
 // its arguments. Where the thread's table has the outcome, and nothing but the outcome is to be done, it makes the
 // outputs. In every other case it boxes the arguments and calls the fallback, which does everything from the start:
 //
-//   the cache is off or cross-checked, a kernel is running, a recorder listens, an argument's values are known (or the
+//   the cache is off or cross-checked, a call of the engine is under way, a recorder listens, an argument's values are known (or the
 //   outputs' will be), a real tensor is among the arguments, fakes of two modes meet where modes refuse each other's,
 //   the entry is an error, the thread has not seen the key
 //

@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 
@@ -153,6 +154,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
   }
   {
     PlainCpu plain;
+    KernelEnvironment::note_all();
     call.op.callBoxed(&real);
   }
   for (const TensorArg& tensor : call.tensors()) {

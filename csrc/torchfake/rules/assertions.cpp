@@ -2,6 +2,7 @@
 // and word of the streams on which a tensor is used, which nobody waits for.
 #include <c10/core/DefaultDtype.h>
 
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -21,7 +22,7 @@ at::Tensor in_order(const at::Tensor& self, std::string_view /*assert_msg*/, con
 }
 
 at::Tensor token(std::optional<c10::ScalarType> dtype) {
-  return empty({}, dtype.value_or(c10::get_default_dtype_as_scalartype()));
+  return empty({}, dtype.value_or(KernelEnvironment::default_dtype()));
 }
 
 void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}

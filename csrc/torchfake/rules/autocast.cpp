@@ -1,7 +1,5 @@
 // Rules for operators that autocast does not cast, and whose kernels call others that it does.
-#include <ATen/autocast_mode.h>
-
-#include <torchfake/dispatch/meta_call.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/rules.h>
 
 #include <cmath>
@@ -11,7 +9,7 @@ namespace torchfake {
 namespace {
 
 bool is_cast(const at::Tensor& tensor) {
-  return tensor.is_cuda() && is_autocast_on(c10::kCUDA);
+  return tensor.is_cuda() && KernelEnvironment::autocast_enabled(c10::kCUDA);
 }
 
 // Whether the CPU's kernel concatenates parts of its first argument.
@@ -52,18 +50,20 @@ RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
 }  // namespace
 
 void refuse_under_autocast(const Call& call, c10::Device device) {
-  if (C10_LIKELY(!device.is_cpu() || !is_autocast_on(c10::kCPU)) || !call.traits.is_aten || call.tensors().empty()) {
+  if (C10_LIKELY(!device.is_cpu() || !KernelEnvironment::autocast_enabled(c10::kCPU)) || !call.traits.is_aten ||
+      call.tensors().empty()) {
     return;
   }
   const c10::ScalarType dtype = c10::typeMetaToScalarType(call.tensors().front().impl->dtype());
   TORCH_CHECK(
-      !c10::isReducedFloatingType(dtype) || dtype == at::autocast::get_autocast_dtype(c10::kCPU) || !concatenates(call),
+      !c10::isReducedFloatingType(dtype) || dtype == KernelEnvironment::autocast_dtype(c10::kCPU) ||
+          !concatenates(call),
       "Unexpected floating ScalarType in at::autocast::prioritize: ",
       call.op_name(),
       " concatenates ",
       dtype,
       ", and autocast casts to ",
-      at::autocast::get_autocast_dtype(c10::kCPU));
+      KernelEnvironment::autocast_dtype(c10::kCPU));
 }
 
 Rule find_autocast_rule(std::string_view name, std::string_view overload) {

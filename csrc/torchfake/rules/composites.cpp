@@ -1,5 +1,4 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
-#include <ATen/Context.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/cudnn_batch_norm.h>
@@ -9,10 +8,10 @@
 #include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/attention.h>
@@ -56,7 +55,7 @@ bool one_hot(const Call& call) {
 // over the data.
 bool max_pool1d(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
-  if (!self.is_cpu() || (self.requires_grad() && at::GradMode::is_enabled()) || self._fw_grad(0).defined()) {
+  if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::grad_enabled()) || self._fw_grad(0).defined()) {
     return false;
   }
   const auto numbers = [&](size_t arg) { return call.arg(arg).toIntVector(); };
@@ -85,7 +84,7 @@ bool grid_sampler(const Call& call) {
   };
   const auto is_small = [](const at::Tensor& tensor) { return tensor.numel() <= std::numeric_limits<int32_t>::max(); };
   const bool asked = call.arg(2).toInt() == 0 && call.arg(3).toInt() == 0 && call.arg(4).toBool();
-  if (!asked || !input.is_cuda() || !grid.is_cuda() || !at::globalContext().userEnabledCuDNN() || !has_dtype(input) ||
+  if (!asked || !input.is_cuda() || !grid.is_cuda() || !KernelEnvironment::cudnn_enabled() || !has_dtype(input) ||
       !has_dtype(grid) || input.numel() == 0 || grid.numel() == 0 || !is_small(input) || !is_small(grid) ||
       input.dim() != 4 || input.size(1) > 1024) {
     return false;

@@ -1,10 +1,9 @@
 // Convolution and its backward: sizes from PyTorch's own formulas, memory format as the claimed device's library has it.
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
 
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/kernels.h>
 
 namespace torchfake {
@@ -185,10 +184,10 @@ bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geome
   const bool spread = std::any_of(g.stride.begin(), g.stride.end(), above_one) ||
       std::any_of(g.dilation.begin(), g.dilation.end(), above_one);
   const bool worth_it =
-      spread || input.size(0) >= 16 || weight.size(-1) != 1 || weight.size(-2) != 1 || at::get_num_threads() > 1;
+      spread || input.size(0) >= 16 || weight.size(-1) != 1 || weight.size(-2) != 1 || KernelEnvironment::threads() > 1;
   const bool large = g.groups > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
       input.size(0) * input.size(1) * input.size(2) * input.size(3) > 20480;
-  return at::globalContext().userEnabledMkldnn() && is_float && worth_it && large;
+  return KernelEnvironment::mkldnn_enabled() && is_float && worth_it && large;
 }
 
 // A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
@@ -203,7 +202,8 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
   if (wants && claimed_device().is_cpu() && weight.dim() == 5 && g.transposed && !onednn_takes(input, weight, g)) {
     return at::MemoryFormat::Contiguous;
   }
-  if (wants && !claimed_device().is_cpu() && is_padded_by_a_step(g)) {
+  // On a GPU cuDNN alone writes channels-last.
+  if (wants && !claimed_device().is_cpu() && (is_padded_by_a_step(g) || !KernelEnvironment::cudnn_enabled())) {
     return at::MemoryFormat::Contiguous;
   }
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.

@@ -1,14 +1,12 @@
 // Recurrent networks as cuDNN runs them. Layouts and sizes are those that it showed on an H200.
 #include <torchfake/rules/cudnn_recurrent.h>
 
-#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -183,7 +181,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rn
 
 bool cudnn_takes(const at::Tensor& input) {
   const c10::ScalarType dtype = input.scalar_type();
-  return input.is_cuda() && input.numel() > 0 && at::globalContext().userEnabledCuDNN() &&
+  return input.is_cuda() && input.numel() > 0 && KernelEnvironment::cudnn_enabled() &&
       (dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf || dtype == c10::kBFloat16);
 }
 
@@ -228,10 +226,10 @@ std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
 
 // cuDNN's own autocast, which is not in a PyTorch without CUDA, casts all that it is given.
 void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::vector<at::Tensor>& weights) {
-  if (!at::autocast::is_autocast_enabled(c10::kCUDA)) {
+  if (!KernelEnvironment::autocast_enabled(c10::kCUDA)) {
     return;
   }
-  const c10::ScalarType dtype = at::autocast::get_autocast_dtype(c10::kCUDA);
+  const c10::ScalarType dtype = KernelEnvironment::autocast_dtype(c10::kCUDA);
   const auto cast = [&](at::Tensor& tensor) {
     if (tensor.scalar_type() == c10::kFloat || tensor.scalar_type() == c10::kHalf ||
         tensor.scalar_type() == c10::kBFloat16) {

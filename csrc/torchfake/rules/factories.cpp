@@ -2,6 +2,7 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/kernels.h>
 
 namespace torchfake {
@@ -17,7 +18,7 @@ at::Tensor kaiser_window(
     std::optional<at::Layout> /*layout*/,
     std::optional<at::Device> /*device*/,
     std::optional<bool> /*pin_memory*/) {
-  const c10::ScalarType type = dtype.value_or(c10::get_default_dtype_as_scalartype());
+  const c10::ScalarType type = dtype.value_or(KernelEnvironment::default_dtype());
   TORCH_CHECK(
       c10::isFloatingType(type) || c10::isComplexType(type),
       "kaiser_window expects floating point dtypes, got: ",
@@ -82,7 +83,7 @@ at::Tensor linspace(
   TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
   const bool complex = is_complex(start) || is_complex(end);
   const c10::ScalarType inferred =
-      c10::typeMetaToScalarType(complex ? c10::get_default_complex_dtype() : c10::get_default_dtype());
+      complex ? KernelEnvironment::default_complex_dtype() : KernelEnvironment::default_dtype();
   TORCH_CHECK(
       !complex || !dtype || c10::isComplexType(*dtype),
       "inferred dtype ",

@@ -1,24 +1,13 @@
 // The claimed device of the call that runs, for kernels that depend on it.
 #include <torchfake/rules/kernels.h>
 
+#include <torchfake/core/call_context.h>
+
 namespace torchfake {
 
-namespace {
-
-thread_local c10::Device t_claimed_device{c10::kCPU};
-
-}  // namespace
-
 c10::Device claimed_device() {
-  return t_claimed_device;
-}
-
-ClaimedDevice::ClaimedDevice(c10::Device device) : before_(t_claimed_device) {
-  t_claimed_device = device;
-}
-
-ClaimedDevice::~ClaimedDevice() {
-  t_claimed_device = before_;
+  const CallContext* call = CallContext::current();
+  return call == nullptr ? c10::Device(c10::kCPU) : call->claimed_device;
 }
 
 }  // namespace torchfake

@@ -9,20 +9,6 @@ namespace torchfake {
 // The device that the call now running claims: kernels of different devices lay out some results differently.
 c10::Device claimed_device();
 
-// Sets it while one lives.
-class ClaimedDevice {
- public:
-  explicit ClaimedDevice(c10::Device device);
-  ~ClaimedDevice();
-  ClaimedDevice(const ClaimedDevice&) = delete;
-  ClaimedDevice& operator=(const ClaimedDevice&) = delete;
-  ClaimedDevice(ClaimedDevice&&) = delete;
-  ClaimedDevice& operator=(ClaimedDevice&&) = delete;
-
- private:
-  c10::Device before_;
-};
-
 // Whether cuDNN normalises batches of these dtypes. In half precision it wants parameters in single precision.
 bool cudnn_normalizes(const at::Tensor& input, const at::Tensor& weight);
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
 
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/kernels.h>
 #include <torchfake/rules/results.h>
 
@@ -60,7 +61,7 @@ at::Tensor& abs_(at::Tensor& self) {
 c10::ScalarType angle_dtype(const at::Tensor& self) {
   const c10::ScalarType dtype = self.scalar_type();
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  return integral ? c10::get_default_dtype_as_scalartype() : real_dtype(dtype);
+  return integral ? KernelEnvironment::default_dtype() : real_dtype(dtype);
 }
 
 at::Tensor angle(const at::Tensor& self) {
@@ -81,7 +82,7 @@ at::Tensor& conj_physical_(at::Tensor& self) {
 
 at::Tensor& logit_out(const at::Tensor& self, std::optional<double> /*eps*/, at::Tensor& out) {
   const bool integral = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  return write_to(out, {self}, integral ? c10::get_default_dtype_as_scalartype() : self.scalar_type());
+  return write_to(out, {self}, integral ? KernelEnvironment::default_dtype() : self.scalar_type());
 }
 
 at::Tensor& floor_divide_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
