@@ -1,0 +1,44 @@
+"""Rules that the sources keep, checked by the scripts in tools/."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def check(script: str, *arguments: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools" / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_global_settings_are_read_in_one_place() -> None:
+    result = check("check_global_state.py")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if (at::globalContext().userEnabledMkldnn()) {",
+        "  const int threads = at::get_num_threads();",
+        "return c10::GradMode::is_enabled();",
+        "#include <ATen/Context.h>",
+    ],
+)
+def test_a_read_elsewhere_is_found(tmp_path: Path, line: str) -> None:
+    source = tmp_path / "rule.cpp"
+    source.write_text(f"// A rule.\n{line}\n")
+    result = check("check_global_state.py", source)
+    assert result.returncode == 1
+    assert f"{source}:2: " in result.stdout
+
+
+def test_a_comment_reads_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "rule.cpp"
+    source.write_text("int x = 0;  // not at::get_num_threads()\n")
+    assert check("check_global_state.py", source).returncode == 0

@@ -1,0 +1,68 @@
+"""Looks for C++ code that reads PyTorch's global settings past KernelEnvironment.
+
+    python tools/check_global_state.py [PATH ...]
+
+An outcome that depends on a setting which is not in its cache key is a wrong answer once the setting changes.
+core/kernel_environment.cpp is the one file that reads settings, because reading them there makes them part of the key.
+Prints `file:line: what` for each other read, and ends with status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READER = ROOT / "csrc/torchfake/core/kernel_environment.cpp"
+
+# A read of state that belongs to the process or the thread, in the spellings PyTorch offers.
+READS = re.compile(
+    r"""
+    \bglobalContext\b
+  | \bget_(num_threads|num_interop_threads|default_dtype\w*|default_complex_dtype|autocast_dtype)\b
+  | \bis_autocast_(enabled|cache_enabled)\b
+  | \b(InferenceMode|GradMode|AutoFwGradMode)::is_enabled\b
+  | \b(userEnabled|allow|benchmark|deterministic)(CuDNN|Mkldnn|NNPACK|\w*SDP|TF32\w*|Algorithms\w*|Fill\w*)\b
+  | \b(linalgPreferredBackend|qEngine|float32MatmulPrecision)\b
+  | \bgetenv\b
+  | \bATen/(Context|Parallel|autocast_mode)\.h\b
+    """,
+    re.VERBOSE,
+)
+
+# File, what it may read, and why no cached outcome depends on it.
+ALLOWED = [
+    ("csrc/torchfake/devices/absent_devices.cpp", "getenv", "which guards to install, decided once when they are"),
+    ("csrc/torchfake/dispatch/meta_call.cpp", "ATen/autocast_mode.h", "names the dispatch keys of autocast"),
+]
+
+
+def reads_in(path: Path) -> list[tuple[int, str]]:
+    """The forbidden reads of a file: line and spelling."""
+    if path == READER:
+        return []
+    allowed = {what for file, what, _ in ALLOWED if path == ROOT / file}
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        code = line.partition("//")[0] if "#include" not in line else line
+        found += [(number, match[0]) for match in READS.finditer(code) if match[0] not in allowed]
+    return found
+
+
+def sources(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted([*path.rglob("*.h"), *path.rglob("*.cpp")])
+
+
+def main(arguments: list[str]) -> int:
+    roots = [Path(argument).resolve() for argument in arguments] or [ROOT / "csrc", ROOT / "python/bindings"]
+    count = 0
+    for path in [source for root in roots for source in sources(root)]:
+        for number, what in reads_in(path):
+            count += 1
+            print(f"{path}:{number}: {what}: read it through KernelEnvironment, which makes it part of the cache key")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
