@@ -34,6 +34,11 @@ def attribute(of: Any, name: str, *values: Any) -> Setting:
     return Setting(lambda: getattr(of, name), lambda value: setattr(of, name, value), values or (True, False))
 
 
+def flag(name: str) -> Setting:
+    """One of torch.backends: PyTorch's test library, once loaded, refuses to set these there."""
+    return Setting(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}"), (True, False))
+
+
 def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
@@ -48,12 +53,12 @@ SETTINGS: dict[str, Setting] = {
         ((True, False), (True, True), (False, False)),
     ),
     "filled memory": attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
-    "cudnn": attribute(torch.backends.cudnn, "enabled"),
-    "cudnn benchmark": attribute(torch.backends.cudnn, "benchmark"),
-    "cudnn deterministic": attribute(torch.backends.cudnn, "deterministic"),
-    "mkldnn": attribute(torch.backends.mkldnn, "enabled"),
-    "mkldnn deterministic": attribute(torch.backends.mkldnn, "deterministic"),
-    "nnpack": Setting(torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled, (True, False)),
+    "cudnn": flag("cudnn_enabled"),
+    "cudnn benchmark": flag("cudnn_benchmark"),
+    "cudnn deterministic": flag("cudnn_deterministic"),
+    "mkldnn": flag("mkldnn_enabled"),
+    "mkldnn deterministic": flag("mkldnn_deterministic"),
+    "nnpack": flag("nnpack_enabled"),
     "flash attention": Setting(_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp, (True, False)),
     "efficient attention": Setting(_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp, (True, False)),
     "math attention": Setting(_CUDA.math_sdp_enabled, _CUDA.enable_math_sdp, (True, False)),
