@@ -1,5 +1,5 @@
 # Finds the PyTorch that is installed for the Python in use, and refuses versions torchfake was not made for.
-# Sets TORCHFAKE_TORCH_DIR and makes the target torchfake::torch.
+# Sets TORCHFAKE_TORCH_DIR and TORCHFAKE_CPP_RUNTIME, and makes the target torchfake::torch.
 set(TORCHFAKE_TORCH_MIN 2.13 CACHE STRING "The oldest PyTorch to build against; older ones are tried at your own risk")
 set(TORCHFAKE_TORCH_MAX 2.14 CACHE STRING "The first PyTorch not to build against")
 
@@ -27,3 +27,11 @@ endif()
 message(STATUS "PyTorch ${torch_version} in ${TORCHFAKE_TORCH_DIR}")
 include(torchfakeTorch)
 torchfake_add_torch("${TORCHFAKE_TORCH_DIR}")
+
+# The C++ runtime library that PyTorch has loaded. Some compilers link a static copy of it into every library. Half of
+# such a copy's symbols then come from the one that is loaded and half from itself, and the first error message that
+# contains a number ends the process. Named before the compiler's own, the loaded one serves all of them.
+execute_process(
+  COMMAND ${Python_EXECUTABLE} -c
+    "import torch; print(next((l.split()[-1] for l in open('/proc/self/maps') if '/libstdc++.so' in l), ''))"
+  OUTPUT_VARIABLE TORCHFAKE_CPP_RUNTIME ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
