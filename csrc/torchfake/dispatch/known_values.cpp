@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/dispatch/plain_cpu.h>
@@ -218,6 +219,14 @@ std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit
     return new_buffer(fake);
   }
   return real_view(fake);
+}
+
+std::optional<at::Tensor> read_values(const FakeTensorImpl& fake, int64_t limit) {
+  if (CallContext* call = CallContext::current()) {
+    call->is_unkeyed = true;
+  }
+  std::optional<at::Tensor> values = known_tensor(fake, limit);
+  return values ? values : repeated_tensor(fake, limit);
 }
 
 bool is_in_memory(const FakeTensorImpl& fake) {

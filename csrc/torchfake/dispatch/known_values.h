@@ -44,6 +44,9 @@ inline bool may_have_known_values(const FakeTensorImpl& fake) {
 // The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
 
+// The same for rules and kernels, whose outcome then depends on what no cache key contains.
+std::optional<at::Tensor> read_values(const FakeTensorImpl& fake, int64_t limit);
+
 // Whether the values of a fake are known and lie in memory as those of a real tensor do.
 bool is_in_memory(const FakeTensorImpl& fake);
 

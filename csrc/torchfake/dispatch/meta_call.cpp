@@ -194,7 +194,7 @@ void run_kernel(Call& call) {
 // item() of an argument whose value is known: linspace(0, h, h) between tensors.
 bool answer_with_known_value(const Call& call) {
   const FakeTensorImpl* fake = call.tensors().size() == 1 ? call.tensors().front().fake : nullptr;
-  const std::optional<at::Tensor> known = fake == nullptr ? std::nullopt : known_tensor(*fake, 1);
+  const std::optional<at::Tensor> known = fake == nullptr ? std::nullopt : read_values(*fake, 1);
   if (!known || (call.traits.name != "aten::_local_scalar_dense" && call.traits.name != "aten::item")) {
     return false;
   }

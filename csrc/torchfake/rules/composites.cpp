@@ -162,7 +162,7 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
   TORCH_CHECK(c10::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), "lengths must be of integral type");
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.arg == arg && tensor.fake != nullptr) {
-      std::optional<at::Tensor> values = known_tensor(*tensor.fake, std::numeric_limits<int64_t>::max());
+      std::optional<at::Tensor> values = read_values(*tensor.fake, std::numeric_limits<int64_t>::max());
       if (!values) {
         refuse_unknown(call, tensor);
       }
@@ -217,7 +217,7 @@ bool pad_packed_sequence(const Call& call) {
   const at::Scalar padding_value = call.arg(3).toScalar();
   const int64_t total_length = call.arg(4).toInt();
   const FakeTensorImpl& fake = *as_fake(batch_sizes);
-  const at::Tensor values = *known_tensor(fake, std::numeric_limits<int64_t>::max());
+  const at::Tensor values = *read_values(fake, std::numeric_limits<int64_t>::max());
   const auto steps = values.accessor<int64_t, 1>();
   const int64_t longest = steps.size(0);
   TORCH_CHECK(

@@ -220,7 +220,7 @@ at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
 }
 
 std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
-  const at::Tensor values = *known_tensor(*as_fake(tensor), std::numeric_limits<int64_t>::max());
+  const at::Tensor values = *read_values(*as_fake(tensor), std::numeric_limits<int64_t>::max());
   return {values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel()};
 }
 

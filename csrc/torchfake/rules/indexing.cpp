@@ -41,10 +41,7 @@ bool sums_selection_up() {
 
 // The values of a mask, or the error.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
-  std::optional<at::Tensor> values = repeated_tensor(mask, value_limit(mode->options));
-  if (!values) {
-    values = known_tensor(mask, value_limit(mode->options));
-  }
+  const std::optional<at::Tensor> values = read_values(mask, value_limit(mode->options));
   if (!values && (mode->options.selects_all || SelectsAll::active() || sums_selection_up())) {
     PlainCpu plain;
     return at::ones({}, at::TensorOptions().dtype(c10::kBool).device(c10::kCPU)).expand(mask.sizes());
@@ -116,7 +113,7 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
 RuleResult multinomial(Call& call, const ModePtr& mode) {
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   const bool looks = self != nullptr && self->claimed_device().is_cpu() && self->dim() > 0;
-  if (const auto values = looks ? known_tensor(*self, mode->options.known_values) : std::nullopt) {
+  if (const auto values = looks ? read_values(*self, mode->options.known_values) : std::nullopt) {
     NoFakeMode real;
     at::multinomial(*values, call.arg(1).toInt(), call.arg(2).toBool(), at::detail::createCPUGenerator());
   }

@@ -27,7 +27,7 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
       " ",
       lengths.scalar_type(),
       " tensor");
-  const std::optional<at::Tensor> values = known_tensor(*as_fake(lengths), value_limit(mode->options));
+  const std::optional<at::Tensor> values = read_values(*as_fake(lengths), value_limit(mode->options));
   if (!values) {
     raise(
         ErrorKind::kDynamicOutputShape,
