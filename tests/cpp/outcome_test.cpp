@@ -9,7 +9,7 @@ namespace {
 
 template <typename Error>
 CacheEntryPtr entry_of(const std::string& message) {
-  const CacheKey key;
+  CacheKey key;
   return error_outcome(key, Error(message, /*backtrace=*/nullptr));
 }
 
@@ -23,7 +23,7 @@ TEST(ErrorOutcome, HasTheTypeOfTheError) {
   EXPECT_EQ(entry_of<c10::TypeError>("no")->error->type, Type::kType);
   EXPECT_EQ(entry_of<c10::NotImplementedError>("no")->error->type, Type::kNotImplemented);
   EXPECT_EQ(entry_of<c10::LinAlgError>("no")->error->type, Type::kLinAlg);
-  const CacheKey key;
+  CacheKey key;
   const CacheEntryPtr typed = error_outcome(key, MixedModesError("aten::add", "two modes"));
   EXPECT_EQ(typed->error->type, Type::kTyped);
   EXPECT_EQ(typed->error->kind, ErrorKind::kMixedModes);
