@@ -65,4 +65,36 @@ TEST(Errors, RaiseThrowsTheTypeOfTheKind) {
   EXPECT_EQ(message, "aten::add: nobody knows.");
 }
 
+namespace {
+
+int g_shown = 0;
+
+}  // namespace
+
+TEST(Errors, KeepTheirTypeInsideTheEngineAndAreShownToTheHookAtItsEdge) {
+  set_error_hook([](const FakeTensorError& /*error*/) { ++g_shown; });
+  const auto fail = [] { at_the_boundary([] { raise(ErrorKind::kDataAccess, "aten::add", "no data."); }); };
+  g_shown = 0;
+  EXPECT_THROW(fail(), DataAccessError);
+  EXPECT_EQ(g_shown, 1);
+  CallContext call;  // from here on, the engine's own call is around it
+  EXPECT_THROW(fail(), DataAccessError);
+  EXPECT_EQ(g_shown, 1);
+  call.passes_python = true;  // and Python in between
+  EXPECT_THROW(fail(), DataAccessError);
+  EXPECT_EQ(g_shown, 2);
+  set_error_hook(nullptr);
+}
+
+TEST(Errors, AFailedInternalCheckOfPyTorchsIsTyped) {
+  FakeMode mode;
+  const at::Tensor x = torch::rand({2, 3});
+  const std::string message = message_of<UnsupportedOperatorException>([&] {
+    at::Tensor out = torch::empty({0});
+    std::vector<at::Tensor> outs{out, out};
+    at::_foreach_abs_out(outs, {x});
+  });
+  EXPECT_EQ(message.find("INTERNAL ASSERT"), std::string::npos) << message;
+}
+
 }  // namespace torchfake::testing
