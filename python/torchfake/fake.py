@@ -305,7 +305,8 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
         Args:
             constant: Its value, of no more elements than the mode keeps.
             real_tensor: Its value, in a mode with `propagate_real_tensors=True`.
-            pytype, dispatch_keys: Kept for those who read them.
+            pytype: Kept as an attribute, without effect.
+            dispatch_keys: The same.
 
         Raises:
             ValueError: `elem` is not on the meta device, or the mode cannot keep the value.

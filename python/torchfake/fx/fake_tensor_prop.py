@@ -38,13 +38,14 @@ class FakeTensorProp(Interpreter):
 
     An operator that fails raises what it raises by itself; the message goes on with the node and its stack trace.
 
-    >>> import torch
-    >>> from torchfake.fx import FakeTensorProp
-    >>> graph = torch.fx.symbolic_trace(torch.nn.Linear(4, 2))
-    >>> FakeTensorProp(graph).propagate(torch.randn(8, 4)).shape
-    torch.Size([8, 2])
-    >>> [(node.name, tuple(node.meta["val"].shape)) for node in graph.graph.nodes if node.op != "output"]
-    [('input_1', (8, 4)), ('weight', (2, 4)), ('bias', (2,)), ('linear', (8, 2))]
+    Examples:
+        >>> import torch
+        >>> from torchfake.fx import FakeTensorProp
+        >>> graph = torch.fx.symbolic_trace(torch.nn.Linear(4, 2))
+        >>> FakeTensorProp(graph).propagate(torch.randn(8, 4)).shape
+        torch.Size([8, 2])
+        >>> [(node.name, tuple(node.meta["val"].shape)) for node in graph.graph.nodes if node.op != "output"]
+        [('input_1', (8, 4)), ('weight', (2, 4)), ('bias', (2,)), ('linear', (8, 2))]
     """
 
     def __init__(self, module: GraphModule, mode: Mode | None = None) -> None:
