@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchfake._model_spec import ModelSpecError
+from torchfake._model_spec import POSITIONS, ModelSpecError, find_in_config
 
 __all__ = ["InputSpec", "make_inputs", "parse_input"]
+
+#: How many tokens a model is given where nobody says, unless it takes fewer.
+USUAL_LENGTH = 128
 
 _BY_POSITION = inspect.Parameter.POSITIONAL_ONLY
 _EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -55,12 +58,16 @@ def parse_input(text: str) -> InputSpec:
 
 
 def make_inputs(
-    model: nn.Module, specs: Sequence[InputSpec], *, device: torch.device | None, batch: int, length: int
+    model: nn.Module, specs: Sequence[InputSpec], *, device: torch.device | None, batch: int, length: int | None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """The arguments to call `model` with, by position and by name; to be called in a mode.
 
+    Args:
+        length: How many tokens, where nothing was described; None for the usual number, or the most the model takes.
+
     Raises:
-        ModelSpecError: What was described is not what the model takes, or nothing was and its class does not say.
+        ModelSpecError: What was described is not what the model takes, or nothing was and its class does not say; or
+            the model does not take as many tokens.
     """
     default = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     device = device or next((p.device for p in model.parameters()), None)
@@ -103,7 +110,7 @@ def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     ]
 
 
-def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
+def _usual_inputs(model: nn.Module, batch: int, length: int | None) -> list[InputSpec]:
     parameters = inspect.signature(model.forward).parameters
     required = _required(parameters)
     config = getattr(model, "config", None)
@@ -120,7 +127,7 @@ def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
         wanted |= {"pixel_values", "bbox"}
     if getattr(config, "is_encoder_decoder", False):
         wanted.add("decoder_input_ids")
-    size_of = _sizes(config, batch, length)
+    size_of = _sizes(config, batch, _length(model, config, batch, length))
     unknown = [name for name in required if name not in size_of]
     if unknown:
         raise ModelSpecError(
@@ -132,10 +139,22 @@ def _usual_inputs(model: nn.Module, batch: int, length: int) -> list[InputSpec]:
 _Described = tuple[tuple[int, ...], torch.dtype | None]
 
 
+def _length(model: nn.Module, config: Any, batch: int, length: int | None) -> int:
+    found = find_in_config(config, *POSITIONS)
+    longest = 0 if found is None else getattr(*found)
+    if found is None or longest <= 0:
+        return length or USUAL_LENGTH
+    if length is not None and length > longest:
+        described = f"{model.main_input_name}={batch}x{length}:int64"
+        raise ModelSpecError(
+            f"--length {length}: {type(model).__name__} is configured for {longest} tokens at most; raise {found[1]} "
+            f"in its configuration, or describe the inputs, as in --input {described}"
+        )
+    return length or min(USUAL_LENGTH, longest)
+
+
 def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Described]]:
     """What arguments of models in transformers are called, and what goes there."""
-    longest = _find(config, "max_position_embeddings", "n_positions", "max_source_positions")
-    length = min(length, longest) if longest and longest > 0 else length
 
     def tokens(*more: int) -> Callable[[], _Described]:
         return lambda: ((batch, length, *more), torch.int64)
@@ -165,11 +184,6 @@ def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Desc
 
 
 def _find(config: Any, *names: str) -> Any:
-    """The first of `names` that the configuration or one of its parts has."""
-    parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
-    for part in parts:
-        for name in names:
-            value = getattr(part, name, None)
-            if value is not None:
-                return value
-    return None
+    """The value of the first of `names` that the configuration or one of its parts has."""
+    found = find_in_config(config, *names)
+    return None if found is None else getattr(*found)

@@ -34,6 +34,7 @@ def build_model(
     config: Path | None = None,
     device: torch.device | None = None,
     dtype: torch.dtype | None = None,
+    length: int | None = None,
 ) -> nn.Module:
     """Builds the model called `spec` inside `fake_mode()`.
 
@@ -43,6 +44,8 @@ def build_model(
         config: The `config.json` for a class of `transformers`; without it the class's default configuration is used.
         device: The device the model is then moved to.
         dtype: The dtype its floating-point parameters and buffers are then given.
+        length: How many tokens it is to take, at least: the default configuration of a class of `transformers` is given
+            that many positions where it has fewer. A `config` is left as it is.
 
     Raises:
         ModelSpecError: There is no such model.
@@ -59,7 +62,27 @@ def build_model(
     if separator:
         return _finish(spec, lambda: _from_module(origin, attribute), device, dtype)
     model_class, model_config = _transformers_class(spec, config)
+    if length is not None and config is None:
+        _make_room(model_config, length)
     return _finish(spec, lambda: _construct(model_class, model_config), device, dtype)
+
+
+#: What the configurations of `transformers` call the most tokens that a model takes.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_source_positions")
+
+
+def find_in_config(config: Any, *names: str) -> tuple[Any, str] | None:
+    """The first of `names` that the configuration or one of its parts has, with the part that has it."""
+    parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
+    found = ((part, name) for part in parts for name in names if getattr(part, name, None) is not None)
+    return next(found, None)
+
+
+def _make_room(config: Any, length: int) -> None:
+    """Gives a configuration at least `length` positions, where it says how many there are."""
+    found = find_in_config(config, *POSITIONS)
+    if found is not None and 0 < getattr(*found) < length:
+        setattr(*found, length)
 
 
 def _finish(spec: str, make: Any, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:

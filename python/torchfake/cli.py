@@ -100,7 +100,10 @@ def trace(
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size, where no --input is given.")] = 1,
-    length: Annotated[int, typer.Option(min=1, help="Tokens, where no --input is given.")] = 128,
+    length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens, where no --input is given: 128, or what the model takes, by default."),
+    ] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
@@ -113,7 +116,8 @@ def trace(
     with _told("trace"), Console(stderr=True).status(f"Running {model}"):
         specs = [parse_input(text) for text in inputs or []]
         target = _device(device)
-        built = build_model(model, config=config, device=target, dtype=_dtype(dtype)).train(train)
+        wanted = None if specs else length
+        built = build_model(model, config=config, device=target, dtype=_dtype(dtype), length=wanted).train(train)
         with fake_mode():
             args, kwargs = make_inputs(built, specs, device=target, batch=batch, length=length)
             steps = _run(model, lambda: list(trace_model(built, *args, **kwargs).steps()))

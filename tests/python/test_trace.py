@@ -184,6 +184,38 @@ def test_classes_of_transformers_have_usual_inputs(model: str, kinds: dict[str, 
     assert answer["totals"]["nodes"] > 100
 
 
+def length_of(answer: dict[str, Any]) -> int:
+    """How many tokens the model was given."""
+    (size,) = (node["outputs"][0]["size"] for node in answer["nodes"] if node["kind"] == "input")
+    return int(size[1])
+
+
+@pytest.mark.parametrize("model", ["LlamaForCausalLM", "BertModel", "GPT2Model"])
+def test_a_length_beyond_the_default_configuration_is_run(model: str) -> None:
+    pytest.importorskip("transformers")
+    assert length_of(report(model, "--length", 4096)) == 4096
+
+
+def test_the_usual_length_is_no_more_than_the_model_takes() -> None:
+    pytest.importorskip("transformers")
+    assert length_of(report("CLIPTextModel")) == 77
+
+
+def test_a_length_beyond_a_given_configuration_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 64, "max_position_embeddings": 256, **sizes}))
+    assert length_of(report("LlamaModel", "--config", config, "--length", 256)) == 256
+    result = run("LlamaModel", "--config", config, "--length", 257)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "torchfake trace: --length 257: LlamaModel is configured for 256 tokens at most; raise max_position_embeddings "
+        "in its configuration, or describe the inputs, as in --input input_ids=1x257:int64\n"
+    )
+    assert length_of(report("LlamaModel", "--config", config, "--input", "input_ids=1x257:int64")) == 257
+
+
 # ---- Bad input ----
 
 
