@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import (
     DataAccessError,
+    DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
     MetadataMismatchError,
@@ -320,3 +321,62 @@ def test_outputs_that_share_a_storage_go_on_sharing_it() -> None:
         first, second = ops.pair(torch.rand(4))
         assert second.storage_offset() == 1
         assert second.untyped_storage()._cdata == first.untyped_storage()._cdata
+
+
+# ---- Defined again ----
+
+
+def defined_in(library: str, schema: str, kernel: Any) -> Any:
+    """A library with one operator; destroyed, it can be defined anew."""
+    defined = torch.library.Library(library, "FRAGMENT")
+    defined.define(schema)
+    defined.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")
+    return defined
+
+
+def test_an_operator_defined_again_with_another_schema_is_the_new_one() -> None:
+    with fake_mode():
+        x = torch.ones(2, 3)
+
+        @torch.library.custom_op("torchfake_test::cell", mutates_args=())
+        def first(x: Tensor, y: Tensor, scale: float, times: int) -> Tensor:
+            raise AssertionError("runs on fakes alone")
+
+        first.register_fake(lambda x, y, scale, times: x.new_empty(times))
+        assert torch.ops.torchfake_test.cell(x, x, 1.0, 4).shape == (4,)
+
+        @torch.library.custom_op("torchfake_test::cell", mutates_args=())
+        def second(times: int) -> Tensor:
+            raise AssertionError("runs on fakes alone")
+
+        second.register_fake(lambda times: torch.empty(times, 2))
+        assert torch.ops.torchfake_test.cell(5).shape == (5, 2)
+
+        @torch.library.custom_op("torchfake_test::cell", mutates_args=("y",))
+        def third(times: int, xs: list[Tensor], y: Tensor) -> None:
+            raise AssertionError("runs on fakes alone")
+
+        assert torch.ops.torchfake_test.cell(5, [x, x], x) is None
+        with pytest.raises(DataDependentOutputException):
+            x.sum().item()  # the new one writes to it
+
+
+@pytest.mark.parametrize("library", ["torchfake_test", "aten", "prims"])
+def test_no_outcome_of_an_old_definition_is_served_for_the_new_one(library: str) -> None:
+    again = getattr(torch.ops, library)
+    schemas = [
+        ("torchfake_again(Tensor x, int n) -> Tensor", lambda x, n: x.new_empty(n), (3,)),
+        ("torchfake_again(Tensor x, int n) -> Tensor", lambda x, n: x.new_empty(n, 2), (3, 2)),
+        ("torchfake_again(Tensor x, int n, int m=7) -> Tensor", lambda x, n, m=7: x.new_empty(m), (7,)),
+        ("torchfake_again(Tensor x, Tensor? y) -> Tensor", lambda x, y: x.new_empty(1), (1,)),
+    ]
+    with fake_mode():
+        x = torch.rand(2, 2)
+        for schema, kernel, size in schemas:
+            defined = defined_in(library, schema, kernel)
+            try:
+                second = None if "y)" in schema else 3
+                results = [again.torchfake_again(x, second) for _ in range(3)]
+                assert [tuple(result.shape) for result in results] == [size] * 3
+            finally:
+                defined._destroy()

@@ -11,25 +11,12 @@
 #include <atomic>
 #include <mutex>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace torchfake {
 
 namespace {
-
-// Note [Table of traits]
-// Readers look an operator up by the address of its registration, without a lock: slots are atomics that go from null
-// to a finished OpTraits and stay. Hazard: an operator of a library that was unloaded may leave its address to another;
-// the name is compared, so the newcomer gets a slot of its own. Traits are never freed: there are only so many
-// operators.
-constexpr size_t kSlots = 1 << 14;
-std::array<std::atomic<const OpTraits*>, kSlots> g_traits{};
-std::array<const void*, kSlots> g_keys{};
-std::mutex g_insert_mutex;
-
-size_t slot_of(const void* key) {
-  return (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> (64 - 14);
-}
 
 bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
@@ -138,7 +125,7 @@ bool is_factor(const c10::Argument& arg) {
 }  // namespace
 
 OpTraits::OpTraits(const c10::OperatorHandle& op)
-    : name(op.operator_name().name), overload(op.operator_name().overload_name) {
+    : name(op.operator_name().name), overload(op.operator_name().overload_name), registration_(&op.operator_name()) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view base = std::string_view(name).substr(name.find("::") + 2);
   for (const c10::Argument& arg : schema.arguments()) {
@@ -209,34 +196,135 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   }
 }
 
-const OpTraits& OpTraits::insert(const c10::OperatorHandle& op, size_t slot) {
-  const c10::OperatorName* key = &op.operator_name();
-  std::lock_guard<std::mutex> lock(g_insert_mutex);
-  for (;; slot = (slot + 1) % kSlots) {
-    const OpTraits* found = g_traits[slot].load(std::memory_order_relaxed);
-    if (found == nullptr) {
-      g_keys[slot] = key;
-      const auto* made = new OpTraits(op);
-      g_traits[slot].store(made, std::memory_order_release);
-      return *made;
+// Note [Table of traits]
+// Readers look an operator up by the address of its registration, without a lock: slots are atomics that point to finished
+// OpTraits. An operator that is defined again under its name (a notebook cell that is run twice) has its registration at
+// the same address, and another schema: so the table hears from the dispatcher when a definition is dropped, and puts
+// a mark in its slot that matches nobody. The next call of the new definition makes new traits; a key of the shape cache
+// names the traits, so outcomes of the old definition are not found any more. Slots with a mark are used again. What finds
+// no slot goes into a map behind a lock: slow, and right.
+// Traits are never freed: a call on another thread may still read them.
+// Operators that have an unboxed kernel keep their traits there and do not ask again: they are defined by PyTorch's own
+// library, whose definitions nobody can drop.
+class TraitsTable {
+ public:
+  static TraitsTable& get() {
+    static auto* const table = new TraitsTable();  // never destroyed: threads may outlive static storage
+    return *table;
+  }
+
+  // Null where they are not in a slot.
+  static const OpTraits* find(const c10::OperatorName* key) {
+    size_t slot = slot_of(key);
+    for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
+      const OpTraits* found = slots_[slot].load(std::memory_order_acquire);
+      if (found == nullptr) {
+        return nullptr;
+      }
+      if (C10_LIKELY(found->registration_ == key)) {
+        return found;
+      }
     }
-    if (g_keys[slot] == key && found->name == key->name && found->overload == key->overload_name) {
-      return *found;
+    return nullptr;
+  }
+
+  const OpTraits& find_or_make(const c10::OperatorHandle& op) {
+    while (true) {
+      uint64_t drops = 0;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (const OpTraits* found = find_locked(&op.operator_name())) {
+          return *found;
+        }
+        drops = drops_;
+      }
+      // Without the lock: the dispatcher holds its own when it calls the listener.
+      std::unique_ptr<const OpTraits> made(new OpTraits(op));
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (const OpTraits* found = find_locked(&op.operator_name())) {
+        return *found;
+      }
+      if (drops == drops_) {
+        return insert(std::move(made));
+      }
     }
   }
-}
+
+  // The definition of an operator is about to go.
+  void drop(const c10::OperatorName* key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++drops_;
+    others_.erase(key);
+    size_t slot = slot_of(key);
+    for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
+      const OpTraits* found = slots_[slot].load(std::memory_order_relaxed);
+      if (found == nullptr) {
+        return;
+      }
+      if (found->registration_ == key) {
+        slots_[slot].store(dropped(), std::memory_order_release);
+        return;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kSlots = 1 << 14;
+  static constexpr size_t kProbes = 64;
+
+  struct Listener final : c10::OpRegistrationListener {
+    void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+    void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+      TraitsTable::get().drop(&op.operator_name());
+    }
+  };
+
+  TraitsTable() : listening_(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>())) {}
+
+  static size_t slot_of(const void* key) {
+    return (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> (64 - 14);
+  }
+
+  // Stands where traits have been dropped, so that those behind it are still found.
+  static const OpTraits* dropped() {
+    static const auto* const mark = new OpTraits();
+    return mark;
+  }
+
+  const OpTraits* find_locked(const c10::OperatorName* key) const {
+    if (const OpTraits* found = find(key)) {
+      return found;
+    }
+    const auto other = others_.find(key);
+    return other == others_.end() ? nullptr : other->second;
+  }
+
+  const OpTraits& insert(std::unique_ptr<const OpTraits> made) {
+    const OpTraits* traits = made.release();
+    size_t slot = slot_of(traits->registration_);
+    for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
+      const OpTraits* found = slots_[slot].load(std::memory_order_relaxed);
+      if (found == nullptr || found == dropped()) {
+        slots_[slot].store(traits, std::memory_order_release);
+        return *traits;
+      }
+    }
+    others_.emplace(traits->registration_, traits);
+    return *traits;
+  }
+
+  static std::array<std::atomic<const OpTraits*>, kSlots> slots_;
+  std::mutex mutex_;  // of writers, and of the map
+  std::unordered_map<const c10::OperatorName*, const OpTraits*> others_;
+  uint64_t drops_ = 0;
+  const c10::RegistrationHandleRAII listening_;
+};
+
+std::array<std::atomic<const OpTraits*>, TraitsTable::kSlots> TraitsTable::slots_{};
 
 const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
-  const c10::OperatorName* key = &op.operator_name();
-  for (size_t slot = slot_of(key);; slot = (slot + 1) % kSlots) {
-    const OpTraits* found = g_traits[slot].load(std::memory_order_acquire);
-    if (found == nullptr) {
-      return insert(op, slot);
-    }
-    if (g_keys[slot] == key && found->name == key->name && found->overload == key->overload_name) {
-      return *found;
-    }
-  }
+  const OpTraits* found = TraitsTable::find(&op.operator_name());
+  return C10_LIKELY(found != nullptr) ? *found : TraitsTable::get().find_or_make(op);
 }
 
 }  // namespace torchfake

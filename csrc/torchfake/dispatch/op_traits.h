@@ -40,7 +40,8 @@ enum class ValueSource : uint8_t {
 };
 
 struct OpTraits {
-  // The facts of `op`. Thread-safe; the reference lives as long as the process.
+  // The facts of `op`, as it is defined now: an operator that is defined again has new ones. Thread-safe; the reference
+  // lives as long as the process.
   static const OpTraits& of(const c10::OperatorHandle& op);
 
   std::string name;  // "aten::add"
@@ -84,8 +85,11 @@ struct OpTraits {
   }
 
  private:
+  friend class TraitsTable;
+  OpTraits() = default;
   explicit OpTraits(const c10::OperatorHandle& op);
-  static const OpTraits& insert(const c10::OperatorHandle& op, size_t slot);
+
+  const c10::OperatorName* registration_ = nullptr;  // whose facts these are: see Note [Table of traits]
 };
 
 }  // namespace torchfake
