@@ -3,7 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+
 namespace torchfake {
+
+class OpRecorder;
 
 void bind_errors(pybind11::module_& module);
 void bind_cache(pybind11::module_& module);
@@ -11,6 +15,8 @@ void bind_custom_ops(pybind11::module_& module);
 void bind_devices(pybind11::module_& module);
 void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
-void bind_trace(pybind11::module_& module);
+
+// A recorder that hands each operator, as a line of text, to a function of Python.
+std::shared_ptr<OpRecorder> python_trace(pybind11::function show);
 
 }  // namespace torchfake

@@ -4,14 +4,26 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
+
+#include <limits>
 
 #include "bindings.h"
 
 namespace torchfake {
 
 namespace {
+
+// The type that `name` names: "cuda", "cuda:1". Throws c10::ValueError for a name of none.
+c10::DeviceType type_named(const std::string& name) {
+  try {
+    return c10::Device(name).type();
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "no device is called '", name, "'");
+  }
+}
 
 bool is_absent(c10::DeviceType type) {
   const std::vector<c10::DeviceType>& absent = absent_device_types();
@@ -51,18 +63,29 @@ void bind_devices(pybind11::module_& module) {
     }
     set_absent_device_hook(&raise_as_uninitialised);
   });
-  module.def("is_absent", [](const std::string& type) { return is_absent(c10::Device(type).type()); });
+  module.def("is_absent", [](const std::string& type) { return is_absent(type_named(type)); }, pybind11::arg("type"));
+  // Once with true for each scope of a mode that begins, on whatever thread, and once with false where it ends.
   module.def("_skip_init_of_other_backends", [](bool skip) {
+    static int scopes = 0;  // the GIL is held
+    scopes = std::max(0, scopes + (skip ? 1 : -1));
     if (is_absent(c10::kPrivateUse1)) {
-      torch::utils::set_requires_device_init(c10::kPrivateUse1, !skip);
+      torch::utils::set_requires_device_init(c10::kPrivateUse1, scopes == 0);
     }
   });
-  module.def("default_generator", &default_claimed_generator, pybind11::arg("device"));
+  module.def(
+      "default_generator",
+      torch::wrap_pybind_function(
+          [](c10::Device device) { return at_the_boundary([&] { return default_claimed_generator(device); }); }),
+      pybind11::arg("device"));
   // Makes `index` the current device of an absent type, on this thread; None leaves it. Returns what it was.
   module.def(
       "exchange_device",
       [](const std::string& type, std::optional<int> index) {
-        const c10::DeviceType device_type = c10::Device(type).type();
+        const c10::DeviceType device_type = type_named(type);
+        TORCH_CHECK_VALUE(
+            !index || (*index >= 0 && *index < std::numeric_limits<c10::DeviceIndex>::max()),
+            "exchange_device: indices from 0 to 126 can be claimed, got ",
+            index.value_or(0));
         const auto* guard = c10::impl::getDeviceGuardImpl(device_type);
         const c10::Device before = guard->getDevice();
         if (index) {

@@ -53,21 +53,23 @@ namespace {
 
 namespace py = pybind11;
 
-template <typename Value>
-auto flag(Value FakeModeOptions::* member) {
-  return std::make_pair(
-      [member](const ModeState& mode) { return mode.options.*member; },
+template <typename Class, typename Value>
+void bind_option(Class& state, const char* name, Option<Value> FakeModeOptions::* member) {
+  state.def_property(
+      name,
+      [member](const ModeState& mode) { return (mode.options.*member).get(); },
       [member](ModeState& mode, Value value) { mode.options.*member = value; });
 }
 
-template <typename Class, typename Value>
-void bind_flag(Class& state, const char* name, Value FakeModeOptions::* member) {
-  const auto [get, set] = flag(member);
-  state.def_property(name, get, set);
-}
-
 std::optional<c10::DeviceType> device_type(const std::optional<std::string>& name) {
-  return name ? std::optional(c10::Device(*name).type()) : std::nullopt;
+  if (!name) {
+    return std::nullopt;
+  }
+  try {
+    return c10::Device(*name).type();
+  } catch (const c10::Error&) {
+    TORCH_CHECK_VALUE(false, "prefer_device_type: no device is called '", *name, "'");
+  }
 }
 
 const FakeTensorImpl& require_fake(const at::Tensor& tensor) {
@@ -95,45 +97,60 @@ void bind_state(py::module_& module) {
           py::arg("exclusive") = false)
       .def_property_readonly("address", [](const ModeState& mode) { return reinterpret_cast<uintptr_t>(&mode); })
       .def_property_readonly("exclusive", [](const ModeState& mode) { return mode.options.exclusive; })
-      .def_readwrite("epoch", &ModeState::epoch)
+      .def_property(
+          "epoch",
+          [](const ModeState& mode) { return mode.epoch.get(); },
+          [](ModeState& mode, int64_t epoch) { mode.epoch = epoch; })
+      .def_property(
+          "cache_enabled",
+          [](const ModeState& mode) { return mode.cache.is_on(); },
+          [](ModeState& mode, bool enabled) { mode.cache.turn(enabled); })
       .def_property(
           "prefer_device_type",
           [](const ModeState& mode) -> std::optional<std::string> {
-            const auto& type = mode.options.prefer_device_type;
+            const std::optional<c10::DeviceType> type = mode.options.prefer_device_type;
             return type ? std::optional(c10::DeviceTypeName(*type, /*lower_case=*/true)) : std::nullopt;
           },
           [](ModeState& mode, const std::optional<std::string>& name) {
             mode.options.prefer_device_type = device_type(name);
           });
-  bind_flag(state, "fake_cuda", &FakeModeOptions::fake_cuda);
-  bind_flag(state, "known_values", &FakeModeOptions::known_values);
-  bind_flag(state, "known_from_factories", &FakeModeOptions::known_from_factories);
-  bind_flag(state, "propagate_real_tensors", &FakeModeOptions::propagate_real_tensors);
-  bind_flag(state, "real_tensors", &FakeModeOptions::real_tensors);
-  bind_flag(state, "allow_fallback_kernels", &FakeModeOptions::allow_fallback_kernels);
-  bind_flag(state, "distinct_tensors_differ", &FakeModeOptions::distinct_tensors_differ);
-  bind_flag(state, "selects_all", &FakeModeOptions::selects_all);
-  bind_flag(state, "allow_meta", &FakeModeOptions::allow_meta);
-  bind_flag(state, "cache_enabled", &FakeModeOptions::cache_enabled);
+  bind_option(state, "fake_cuda", &FakeModeOptions::fake_cuda);
+  bind_option(state, "known_values", &FakeModeOptions::known_values);
+  bind_option(state, "known_from_factories", &FakeModeOptions::known_from_factories);
+  bind_option(state, "propagate_real_tensors", &FakeModeOptions::propagate_real_tensors);
+  bind_option(state, "real_tensors", &FakeModeOptions::real_tensors);
+  bind_option(state, "allow_fallback_kernels", &FakeModeOptions::allow_fallback_kernels);
+  bind_option(state, "distinct_tensors_differ", &FakeModeOptions::distinct_tensors_differ);
+  bind_option(state, "selects_all", &FakeModeOptions::selects_all);
+  bind_option(state, "allow_meta", &FakeModeOptions::allow_meta);
 }
 
 }  // namespace
 
+// A method is bound as a function of a reference: None is no object then, where it would be a null `this`.
 void bind_mode(py::module_& module) {
   bind_state(module);
   py::class_<EnteredFakeMode>(module, "EnteredFakeMode")
       .def(
-          py::init([](ModePtr state) { return std::make_unique<EnteredFakeMode>(std::move(state)); }), py::arg("state"))
-      .def("leave", &EnteredFakeMode::leave);
+          py::init([](ModePtr state) { return std::make_unique<EnteredFakeMode>(std::move(state)); }),
+          py::arg("state").none(false))
+      // With a function that is shown each operator of the scope; None for none, whatever the scope around it has.
+      .def(
+          py::init([](ModePtr state, const std::optional<py::function>& show) {
+            return std::make_unique<EnteredFakeMode>(std::move(state), show ? python_trace(*show) : nullptr);
+          }),
+          py::arg("state").none(false),
+          py::arg("show"))
+      .def("leave", [](EnteredFakeMode& self) { self.leave(); });
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))
-      .def("leave", &EnteredNoFakeMode::leave);
+      .def("leave", [](EnteredNoFakeMode& self) { self.leave(); });
   py::class_<EnteredValidInput>(module, "EnteredValidInput")
       .def(py::init([](int hold) { return std::make_unique<EnteredValidInput>(hold); }), py::arg("hold"))
-      .def("leave", &EnteredValidInput::leave);
+      .def("leave", [](EnteredValidInput& self) { self.leave(); });
   py::class_<EnteredFactorsAlone>(module, "EnteredFactorsAlone")
       .def(py::init([] { return std::make_unique<EnteredFactorsAlone>(); }))
-      .def("leave", &EnteredFactorsAlone::leave);
+      .def("leave", [](EnteredFactorsAlone& self) { self.leave(); });
   module.def("in_fake_mode", &in_fake_mode);
   module.def("current_mode", [] { return current_mode(); });
   module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));

@@ -11,5 +11,4 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_devices(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
-  torchfake::bind_trace(module);
 }

@@ -77,14 +77,8 @@ class PythonTrace final : public OpRecorder {
 
 }  // namespace
 
-void bind_trace(pybind11::module_& module) {
-  module.def(
-      "set_trace",
-      [](ModeState& mode, std::optional<pybind11::function> show) {
-        mode.options.recorder = show ? std::make_shared<PythonTrace>(*show) : nullptr;
-      },
-      pybind11::arg("mode"),
-      pybind11::arg("show"));
+std::shared_ptr<OpRecorder> python_trace(pybind11::function show) {
+  return std::make_shared<PythonTrace>(std::move(show));
 }
 
 }  // namespace torchfake

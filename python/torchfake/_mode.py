@@ -20,7 +20,7 @@ from torch import Tensor
 from torchfake import _C
 from torchfake.errors import MixedModesError
 
-#: Shows every operator that a mode answers, if the level is DEBUG when the mode is entered.
+#: Shows every operator that is answered in the scope of a mode, if the level is DEBUG when it is entered.
 trace_log = logging.getLogger("torchfake.trace")
 
 #: What a state can be told after it was made.
@@ -54,8 +54,7 @@ class Mode:
     def __enter__(self: Self) -> Self:
         refuse_pytorchs_mode()
         lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-        _C.set_trace(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
-        entered = _C.EnteredFakeMode(self._state)
+        entered = _C.EnteredFakeMode(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
         # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
         torch._C._set_only_lift_cpu_tensors(True)
         _C._skip_init_of_other_backends(True)
@@ -71,7 +70,7 @@ class Mode:
         entered, lifts_cpu_only = self._stack().pop()
         torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
         entered.leave()
-        _C._skip_init_of_other_backends(_C.in_fake_mode())
+        _C._skip_init_of_other_backends(False)
 
     @classmethod
     def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
@@ -111,6 +110,7 @@ def _show(line: str) -> None:
 
 # The Python side of a state, while somebody holds it. It holds the state, so an address here is that of a live one.
 _modes: weakref.WeakValueDictionary[int, Mode] = weakref.WeakValueDictionary()
+_modes_lock = threading.RLock()  # so that two threads that ask for the mode of one state get one mode
 
 
 def mode_for(state: _C.ModeState) -> Mode:
@@ -118,10 +118,11 @@ def mode_for(state: _C.ModeState) -> Mode:
     from torchfake.fake import fake_mode
     from torchfake.fake_tensor_mode import FakeTensorMode
 
-    mode = _modes.get(state.address)
-    if mode is None:
-        mode = FakeTensorMode._with_state(state) if state.exclusive else fake_mode._with_state(state)
-    return mode
+    with _modes_lock:
+        mode = _modes.get(state.address)
+        if mode is None:
+            mode = FakeTensorMode._with_state(state) if state.exclusive else fake_mode._with_state(state)
+        return mode
 
 
 def mode_of(fake: Tensor) -> Mode:

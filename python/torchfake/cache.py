@@ -127,6 +127,8 @@ def set_cache_limits(*, max_size: int | None = None, max_bytes: int | None = Non
 def disable_fake_tensor_cache(fake_mode: FakeTensorMode | None = None) -> Iterator[None]:
     """Runs the kernel for every call in its scope, on all threads. A context manager, and a decorator.
 
+    Scopes may overlap, on one thread or on several: the cache answers again when the last of them has ended.
+
     Args:
         fake_mode: For which mode alone; all of them if left out.
 
@@ -140,24 +142,18 @@ def disable_fake_tensor_cache(fake_mode: FakeTensorMode | None = None) -> Iterat
     >>> cache_info().hits, cache_info().bypasses
     (0, {'cache disabled': 2})
     """
-    if fake_mode is not None:
-        was_enabled, fake_mode.cache_enabled = fake_mode.cache_enabled, False
-        try:
-            yield
-        finally:
-            fake_mode.cache_enabled = was_enabled
-        return
-    was_enabled = _C.cache_enabled()
-    _C.set_cache_enabled(False)
+    entered = _C.EnteredNoCache(None if fake_mode is None else fake_mode._state)
     try:
         yield
     finally:
-        _C.set_cache_enabled(was_enabled)
+        entered.leave()
 
 
 @contextlib.contextmanager
 def cross_check_cache() -> Iterator[None]:
     """Runs the kernel on every hit as well, on all threads, and compares. A context manager, and a decorator.
+
+    Scopes may overlap, on one thread or on several: hits are compared until the last of them has ended.
 
     Raises:
         MetadataMismatchError: By the call in its scope for which kernel and cache differ.
@@ -168,9 +164,8 @@ def cross_check_cache() -> Iterator[None]:
     ...     x = torch.rand(3)
     ...     y, z = x.exp(), x.exp()
     """
-    was_checking = _C.cache_cross_check()
-    _C.set_cache_cross_check(True)
+    entered = _C.EnteredCrossCheck()
     try:
         yield
     finally:
-        _C.set_cache_cross_check(was_checking)
+        entered.leave()

@@ -140,7 +140,9 @@ class FakeTensorMode(Mode):
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
 
     def __enter__(self) -> FakeTensorMode:
-        self._state.prefer_device_type = functorch_config.fake_tensor_prefer_device_type
+        preferred = functorch_config.fake_tensor_prefer_device_type
+        if self._state.prefer_device_type != preferred:
+            self._state.prefer_device_type = preferred
         return super().__enter__()
 
     allow_fallback_kernels = _StateFlag[bool]()

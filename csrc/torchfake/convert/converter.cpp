@@ -15,6 +15,7 @@
 #include <torchfake/convert/to_fake.h>
 #include <torchfake/convert/weak_memo.h>
 #include <torchfake/core/errors.h>
+#include <torchfake/core/scoped.h>
 
 namespace torchfake {
 
@@ -98,19 +99,61 @@ at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
 
 }  // namespace
 
+namespace {
+
+// What this thread is in the middle of converting. Others see a fake only when it is complete, with its gradient; the
+// gradient of a gradient may be the tensor itself, and is then found here.
+struct InProgress {
+  const at::Tensor& tensor;
+  const ModePtr& mode;
+  const at::Tensor& fake;
+  InProgress* const outer;
+};
+
+thread_local InProgress* t_in_progress = nullptr;
+
+const at::Tensor* find_in_progress(const at::Tensor& tensor, const ModePtr& mode) {
+  for (const InProgress* each = t_in_progress; each != nullptr; each = each->outer) {
+    if (each->tensor.is_same(tensor) && each->mode == mode) {
+      return &each->fake;
+    }
+  }
+  return nullptr;
+}
+
+void require(const at::Tensor& tensor, const ModePtr& mode, const char* what) {
+  TORCH_CHECK_VALUE(tensor.defined() && mode, what, ": expected a tensor and a mode, got none");
+}
+
+}  // namespace
+
 at::Tensor find_converted(const at::Tensor& tensor, const ModePtr& mode) {
+  require(tensor, mode, "find_converted");
   ImplPtr found = memo().find(key_of(tensor, mode));
   return found ? at::Tensor(std::move(found)) : at::Tensor();
 }
 
 void remember_converted(const at::Tensor& tensor, const at::Tensor& fake) {
+  TORCH_CHECK_VALUE(
+      tensor.defined() && fake.defined() && as_fake(fake) != nullptr,
+      "remember_converted: what stands for a tensor has to be a fake");
   memo().remember(key_of(tensor, as_fake(fake)->mode()), impl_of(tensor), impl_of(fake));
 }
+
+namespace {
+
+// The fake that stands for `tensor`: `fake`, unless another thread was first.
+at::Tensor remember_first(const at::Tensor& tensor, const at::Tensor& fake) {
+  return at::Tensor(memo().remember_first(key_of(tensor, as_fake(fake)->mode()), impl_of(tensor), impl_of(fake)));
+}
+
+}  // namespace
 
 at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
   if (!tensor.defined()) {
     return tensor;
   }
+  require(tensor, mode, "from_tensor");
   const FakeTensorImpl* given = as_fake(tensor);
   if (given != nullptr && given->mode() == mode) {
     return tensor;
@@ -118,14 +161,18 @@ at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
   if (at::Tensor found = find_converted(tensor, mode); found.defined()) {
     return found;
   }
+  if (const at::Tensor* begun = find_in_progress(tensor, mode)) {
+    return *begun;
+  }
   // Operators on the fakes below are answered by this mode, whichever the thread is in.
   FakeMode entered(mode);
   at::Tensor fake = convert(tensor, mode);
-  remember_converted(tensor, fake);
   if (tensor.is_leaf() && tensor.grad().defined()) {
+    InProgress this_one{tensor, mode, fake, t_in_progress};
+    Scoped in_progress(t_in_progress, &this_one);
     fake.mutable_grad() = from_tensor(tensor.grad(), mode);
   }
-  return fake;
+  return remember_first(tensor, fake);
 }
 
 at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, const ModePtr& mode) {
@@ -135,11 +182,10 @@ at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, cons
     return found;
   }
   at::Tensor fake = make_fake_of(meta, mode, normalize_device(device));
-  remember_converted(meta, fake);
   if (meta.requires_grad()) {
     fake.set_requires_grad(true);
   }
-  return fake;
+  return remember_first(meta, fake);
 }
 
 }  // namespace torchfake

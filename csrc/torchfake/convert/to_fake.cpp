@@ -33,8 +33,7 @@ c10::Storage find_or_make(
   }
   c10::Storage made = new_meta_storage(source.nbytes());
   prepare(made);
-  memo.remember(key, impl_of(source), impl_of(made));
-  return made;
+  return c10::Storage(memo.remember_first(key, impl_of(source), impl_of(made)));
 }
 
 void check_convertible(const at::Tensor& tensor) {
@@ -72,12 +71,48 @@ void copy_values(const c10::Storage& real, const c10::Storage& fake, c10::Device
 
 }  // namespace
 
-at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
+namespace {
+
+// The storages of fakes that stand for real ones.
+StorageMemo& fake_storages() {
   static auto* memo = new StorageMemo();  // never destroyed: fakes may outlive static storage
+  return *memo;
+}
+
+// Copies of values that were handed out, and the storages of the fakes they are of.
+StorageMemo& copied_values() {
+  static auto* memo = new StorageMemo();
+  return *memo;
+}
+
+}  // namespace
+
+void remember_copy(const at::Tensor& fake, const at::Tensor& copy) {
+  copied_values().remember(
+      {copy.storage().unsafeGetStorageImpl(), nullptr, c10::kCPU}, impl_of(copy.storage()), impl_of(fake.storage()));
+}
+
+void forget_values_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) {
+    return;
+  }
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (as_fake(tensor) != nullptr) {
+    return forget_known_bytes(storage);
+  }
+  for (StorageMemo* memo : {&fake_storages(), &copied_values()}) {
+    for (const c10::intrusive_ptr<c10::StorageImpl>& fake : memo->find_all(storage)) {
+      forget_known_bytes(fake.get());
+    }
+  }
+}
+
+at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
+  TORCH_CHECK_VALUE(mode && tensor.defined(), "to_fake: expected a tensor and a mode, got none");
   check_convertible(tensor);
   const c10::Storage& real = tensor.storage();
-  const c10::Storage storage =
-      find_or_make(*memo, {real.unsafeGetStorageImpl(), mode.get(), device}, real, [&](const c10::Storage& made) {
+  const c10::Storage storage = find_or_make(
+      fake_storages(), {real.unsafeGetStorageImpl(), mode.get(), device}, real, [&](const c10::Storage& made) {
         adopt_storage(made, device, mode->options.storage_observer);
         if (mode->options.propagate_real_tensors) {
           copy_values(real, made, device);
@@ -107,6 +142,7 @@ at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<
 }
 
 at::Tensor to_meta(const at::Tensor& fake) {
+  check_convertible(fake);
   static auto* memo = new StorageMemo();
   const c10::Storage& source = fake.storage();
   const c10::Storage storage =

@@ -14,6 +14,13 @@ at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<
 // The same for any tensor, also for a fake of another mode.
 at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device);
 
+// Forgets the known values behind a fake, for all that share its storage; of a real tensor, those of every fake that stands
+// for its storage, in all modes, or whose values it is a copy of. Does nothing where no values are known.
+void forget_values_of(const at::Tensor& tensor);
+
+// Notes that `copy`, a real tensor, has the values of `fake`.
+void remember_copy(const at::Tensor& fake, const at::Tensor& copy);
+
 // A plain meta tensor with the metadata of a fake. Fakes that share a storage become meta tensors that share one.
 at::Tensor to_meta(const at::Tensor& fake);
 

@@ -8,12 +8,13 @@
 
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace torchfake {
 
 // From a tensor or storage, a mode and a device to the fake one that stands for it there. An entry whose source or
 // fake is gone counts as absent, and is swept out when the table has doubled. A fake keeps its mode alive, so the
-// address of a dead mode cannot be met again in a live entry.
+// address of a dead mode cannot be met again in a live entry. Thread-safe.
 template <typename Impl>
 class WeakMemo {
  public:
@@ -28,16 +29,40 @@ class WeakMemo {
 
   c10::intrusive_ptr<Impl> find(const Key& key) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto found = entries_.find(key);
-    return found == entries_.end() || found->second.source.expired() ? c10::intrusive_ptr<Impl>()
-                                                                     : found->second.fake.lock();
+    return find_locked(key);
   }
 
+  // The fakes that stand for `source`, in all modes.
+  std::vector<c10::intrusive_ptr<Impl>> find_all(const void* source) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<c10::intrusive_ptr<Impl>> found;
+    for (const auto& [key, entry] : entries_) {
+      if (key.source == source && !entry.source.expired()) {
+        if (c10::intrusive_ptr<Impl> fake = entry.fake.lock()) {
+          found.push_back(std::move(fake));
+        }
+      }
+    }
+    return found;
+  }
+
+  // Makes `fake` stand for `source`, unless another thread has found one meanwhile. Returns the one that does.
+  c10::intrusive_ptr<Impl> remember_first(
+      const Key& key,
+      const c10::intrusive_ptr<Impl>& source,
+      const c10::intrusive_ptr<Impl>& fake) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (c10::intrusive_ptr<Impl> found = find_locked(key)) {
+      return found;
+    }
+    replace_locked(key, source, fake);
+    return fake;
+  }
+
+  // Makes `fake` stand for `source`, whatever did before.
   void remember(const Key& key, const c10::intrusive_ptr<Impl>& source, const c10::intrusive_ptr<Impl>& fake) {
     std::lock_guard<std::mutex> lock(mutex_);
-    entries_.erase(key);
-    entries_.emplace(key, Entry{Weak(source), Weak(fake)});
-    sweep();
+    replace_locked(key, source, fake);
   }
 
  private:
@@ -52,6 +77,18 @@ class WeakMemo {
     Weak source;
     Weak fake;
   };
+
+  c10::intrusive_ptr<Impl> find_locked(const Key& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() || found->second.source.expired() ? c10::intrusive_ptr<Impl>()
+                                                                     : found->second.fake.lock();
+  }
+
+  void replace_locked(const Key& key, const c10::intrusive_ptr<Impl>& source, const c10::intrusive_ptr<Impl>& fake) {
+    entries_.erase(key);
+    entries_.emplace(key, Entry{Weak(source), Weak(fake)});
+    sweep();
+  }
 
   void sweep() {
     if (entries_.size() < next_sweep_) {

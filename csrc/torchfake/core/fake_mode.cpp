@@ -3,6 +3,7 @@
 
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include <torchfake/core/compat.h>
 
@@ -13,6 +14,7 @@ namespace torchfake {
 // An entry of the thread's debug info: a mode that was entered, or null for none. See Note [Where the mode lives].
 struct ModeInfo final : c10::DebugInfoBase {
   ModePtr mode;
+  std::shared_ptr<OpRecorder> recorder;
   ModeInfo* outer = nullptr;  // alive as long as this one is in the debug info
   const c10::ThreadLocalDebugInfo* entry = nullptr;
   std::atomic<bool> left{false};  // earlier than what was entered after it
@@ -23,6 +25,8 @@ struct ModeInfo final : c10::DebugInfoBase {
 namespace {
 
 std::atomic<int64_t> g_exclusive_modes{0};
+std::atomic<int64_t> g_recorded_scopes{0};
+std::atomic<int64_t> g_reasons_to_look{0};  // both of them
 
 thread_local std::optional<RealTensors> t_real_tensors;
 
@@ -48,8 +52,13 @@ void set_thread_state(bool included, bool multithreaded) {
 // Autograd sends the work of each non-CPU device to a thread of that device, and fails for a device that had none when
 // its threads were started. A backward on fakes has nothing to wait for, so in the mode it runs on the calling thread,
 // whichever devices are claimed, and saves the hops. Outside the mode PyTorch's own rule holds.
-std::shared_ptr<ModeInfo> enter(ModePtr mode) {
+std::shared_ptr<ModeInfo> enter(ModePtr mode, std::shared_ptr<OpRecorder> recorder) {
   auto info = std::make_shared<ModeInfo>();
+  if (recorder) {
+    ++g_recorded_scopes;
+    ++g_reasons_to_look;
+  }
+  info->recorder = std::move(recorder);
   info->outer = innermost_entry();
   info->was_included = in_fake_mode();
   info->was_multithreaded = c10::AutogradState::get_tls_state().get_multithreading_enabled();
@@ -68,6 +77,10 @@ bool is_on_top(const ModeInfo& info) {
 // is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone. Other
 // threads may have the entry too: one that is not marked stays theirs.
 void leave(ModeInfo& info) {
+  if (info.recorder) {
+    --g_recorded_scopes;
+    --g_reasons_to_look;
+  }
   bool was_included = info.was_included;
   bool was_multithreaded = info.was_multithreaded;
   if (is_on_top(info)) {
@@ -91,12 +104,14 @@ void leave(ModeInfo& info) {
 
 }  // namespace
 
-ModeState::ModeState(FakeModeOptions options) : options(std::move(options)) {
+ModeState::ModeState(FakeModeOptions options) : options(std::move(options)), cache(this->options.cache_enabled) {
   g_exclusive_modes += this->options.exclusive ? 1 : 0;
+  g_reasons_to_look += this->options.exclusive ? 1 : 0;
 }
 
 ModeState::~ModeState() {
   g_exclusive_modes -= options.exclusive ? 1 : 0;
+  g_reasons_to_look -= options.exclusive ? 1 : 0;
 }
 
 bool is_kept_out(const ModeState& mode) {
@@ -111,6 +126,23 @@ bool is_kept_out(const ModeState& mode) {
 
 bool exclusive_modes_exist() {
   return g_exclusive_modes.load(std::memory_order_relaxed) > 0;
+}
+
+bool calls_need_a_look() {
+  return g_reasons_to_look.load(std::memory_order_relaxed) > 0;
+}
+
+std::shared_ptr<OpRecorder> scope_recorder() {
+  const ModeInfo* info = innermost();
+  return info == nullptr ? nullptr : info->recorder;
+}
+
+bool scope_is_recorded() {
+  if (C10_LIKELY(g_recorded_scopes.load(std::memory_order_relaxed) == 0)) {
+    return false;
+  }
+  const ModeInfo* info = innermost();
+  return info != nullptr && info->recorder != nullptr;
 }
 
 std::optional<RealTensors> real_tensors_override() {
@@ -142,13 +174,30 @@ bool in_fake_mode() {
 
 FakeMode::FakeMode(FakeModeOptions options) : FakeMode(c10::make_intrusive<ModeState>(std::move(options))) {}
 
-FakeMode::FakeMode(ModePtr state) : state_(std::move(state)), info_(enter(state_)) {}
+namespace {
+
+const ModePtr& require(const ModePtr& state) {
+  TORCH_CHECK_VALUE(state, "FakeMode: expected a mode, got none; NoFakeMode suspends the one that is active.");
+  return state;
+}
+
+std::shared_ptr<OpRecorder> recorder_around(const ModePtr& state) {
+  const ModeInfo* around = innermost();
+  return around != nullptr && around->mode == state ? around->recorder : nullptr;
+}
+
+}  // namespace
+
+FakeMode::FakeMode(ModePtr state) : state_(std::move(state)), info_(enter(require(state_), recorder_around(state_))) {}
+
+FakeMode::FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder)
+    : state_(std::move(state)), info_(enter(require(state_), std::move(recorder))) {}
 
 FakeMode::~FakeMode() {
   leave(*info_);
 }
 
-NoFakeMode::NoFakeMode() : info_(enter(ModePtr())) {}
+NoFakeMode::NoFakeMode() : info_(enter(ModePtr(), nullptr)) {}
 
 NoFakeMode::~NoFakeMode() {
   leave(*info_);

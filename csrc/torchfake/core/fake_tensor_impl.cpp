@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <limits>
+#include <mutex>
 
 namespace torchfake {
 
@@ -96,7 +97,18 @@ c10::Device FakeTensorImpl::device_custom() const {
   return InKernel::active() ? c10::Device(c10::kMeta) : claimed_device_;
 }
 
+namespace {
+
+// Of all fakes: asking for values is rare, and two threads may ask the same fake, which they only read.
+std::mutex& memos_mutex() {
+  static auto* mutex = new std::mutex();  // never destroyed: threads may outlive static storage
+  return *mutex;
+}
+
+}  // namespace
+
 std::optional<c10::Scalar> FakeTensorImpl::memo(ValueMemos::Kind kind) const {
+  std::lock_guard<std::mutex> lock(memos_mutex());
   return memos_ == nullptr ? std::nullopt : memos_->get(kind, version_counter().current_version(), mode_->epoch);
 }
 
@@ -104,6 +116,7 @@ void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
   if (is_inference()) {
     return;
   }
+  std::lock_guard<std::mutex> lock(memos_mutex());
   if (memos_ == nullptr) {
     memos_ = std::make_unique<ValueMemos>();
   }

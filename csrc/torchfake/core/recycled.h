@@ -10,12 +10,13 @@ namespace torchfake {
 // that inherits from Recycled takes its memory from a list of the thread's own, which holds a few blocks of the class
 // that were dropped last. An object may die on another thread than it was made on: its block joins the list there, and
 // what a list cannot hold goes back to the heap. A thread that ends gives its list back.
-// With the address sanitizer the lists stay empty, so that a use after free is still seen.
+// With the address sanitizer the lists stay empty, so that a use after free is still seen; with the thread sanitizer too,
+// for it takes an object at the place of another for the same one.
 namespace recycled {
 
 inline constexpr size_t kMost = 64;  // blocks in a list
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kEnabled = false;
 #else
 inline constexpr bool kEnabled = true;

@@ -290,8 +290,7 @@ void answer(Call& call, const ModePtr& mode) {
   }
   ValueTracker values(call, *mode);
   CacheKey key;
-  const Bypass bypass =
-      shape_cache::enabled() && mode->options.cache_enabled ? key.build(call, *mode) : Bypass::kDisabled;
+  const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
   CacheEntryPtr hit;  // held where it may be given a constant
   if (C10_LIKELY(bypass == Bypass::kNone)) {
@@ -317,11 +316,20 @@ void answer(Call& call, const ModePtr& mode) {
   }
 }
 
+bool is_recorded(const ModeState& mode) {
+  return mode.options.recorder != nullptr || scope_is_recorded();
+}
+
 void record(ModePtr mode, Call& call) {
+  const std::shared_ptr<OpRecorder> of_scope = scope_recorder();
   const std::vector<c10::IValue> arguments(
       call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
   answer(call, mode);
-  mode->options.recorder->on_op(call.op, arguments, outputs_of(call));
+  for (OpRecorder* recorder : {mode->options.recorder.get(), of_scope.get()}) {
+    if (recorder != nullptr) {
+      recorder->on_op(call.op, arguments, outputs_of(call));
+    }
+  }
 }
 
 void lift_argument(Call& call, const ModePtr& mode) {
@@ -386,7 +394,7 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (C10_UNLIKELY(call.traits.is_foreach) && lists_several_devices(call)) {
     return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
   }
-  if (C10_UNLIKELY(mode->options.recorder != nullptr)) {
+  if (C10_UNLIKELY(is_recorded(*mode))) {
     return record(mode, call);
   }
   answer(call, mode);

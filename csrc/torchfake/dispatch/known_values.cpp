@@ -256,7 +256,7 @@ void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
 }
 
 int64_t value_limit(const FakeModeOptions& options) {
-  return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values;
+  return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values.get();
 }
 
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {

@@ -13,6 +13,8 @@
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
 
+#include <atomic>
+
 namespace torchfake {
 
 namespace {
@@ -270,16 +272,20 @@ void meta_call(Call& call, c10::Device device) {
 
 namespace {
 
-FakeImplFinder g_fake_impl_finder = nullptr;
+std::atomic<FakeImplFinder> g_fake_impl_finder{nullptr};
 
 }  // namespace
 
 void set_fake_impl_finder(FakeImplFinder finder) {
-  g_fake_impl_finder = finder;
+  g_fake_impl_finder.store(finder, std::memory_order_release);
 }
 
 bool has_fake_impl(const Call& call) {
-  return !call.traits.is_builtin && g_fake_impl_finder != nullptr && g_fake_impl_finder(call.op);
+  if (call.traits.is_builtin) {
+    return false;
+  }
+  const FakeImplFinder finder = g_fake_impl_finder.load(std::memory_order_acquire);
+  return finder != nullptr && finder(call.op);
 }
 
 void fake_impl_call(Call& call, const ModePtr& mode) {

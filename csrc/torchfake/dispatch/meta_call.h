@@ -10,7 +10,8 @@ namespace torchfake {
 // UnsupportedOperatorException if no kernel can answer, and whatever the kernel throws.
 void meta_call(Call& call, c10::Device device);
 
-// Whether somebody registered a function that says what an operator of theirs does on fakes. A language front knows.
+// Whether somebody registered a function that says what an operator of theirs does on fakes. A language front knows; its
+// finder is called on any thread, and may be set while calls run.
 using FakeImplFinder = bool (*)(const c10::OperatorHandle& op);
 void set_fake_impl_finder(FakeImplFinder finder);
 bool has_fake_impl(const Call& call);

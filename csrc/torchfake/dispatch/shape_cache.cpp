@@ -80,8 +80,8 @@ struct Shared {
   std::array<std::atomic<uint64_t>, static_cast<size_t>(Bypass::kCount)> bypasses{};
   std::atomic<size_t> max_entries{1 << 16};
   std::atomic<size_t> max_bytes{size_t{256} << 20};
-  std::atomic<bool> enabled{true};
-  std::atomic<bool> cross_check{false};
+  SharedSwitch enabled{true};
+  SharedSwitch unchecked{true};
 };
 
 // Never destroyed: threads may outlive static storage. Made when the library is loaded, before anybody can call it.
@@ -350,11 +350,11 @@ void set_limits(size_t max_entries, size_t max_bytes) {
 }
 
 bool enabled() {
-  return shared().enabled.load(std::memory_order_relaxed);
+  return shared().enabled.is_on();
 }
 
 void set_enabled(bool enabled) {
-  shared().enabled.store(enabled);
+  shared().enabled.turn(enabled);
 }
 
 bool answers_alone() {
@@ -362,11 +362,27 @@ bool answers_alone() {
 }
 
 bool cross_check() {
-  return shared().cross_check.load(std::memory_order_relaxed);
+  return !shared().unchecked.is_on();
 }
 
 void set_cross_check(bool cross_check) {
-  shared().cross_check.store(cross_check);
+  shared().unchecked.turn(!cross_check);
+}
+
+NoCache::NoCache(ModePtr mode) : mode_(std::move(mode)) {
+  (mode_ ? mode_->cache : shared().enabled).hold_off();
+}
+
+NoCache::~NoCache() {
+  (mode_ ? mode_->cache : shared().enabled).release();
+}
+
+CrossCheck::CrossCheck() {
+  shared().unchecked.hold_off();
+}
+
+CrossCheck::~CrossCheck() {
+  shared().unchecked.release();
 }
 
 }  // namespace shape_cache

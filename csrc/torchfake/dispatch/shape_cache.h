@@ -116,12 +116,40 @@ CacheInfo info();
 void clear();
 void set_limits(size_t max_entries, size_t max_bytes);
 
+// Whether it answers, for all modes and threads: switched on, and held off by no NoCache.
 bool enabled();
 void set_enabled(bool enabled);
+// Whether the kernel runs on a hit as well, to be compared: switched on, or asked for by a CrossCheck.
 bool cross_check();
-// Whether a hit is all that a call needs: switched on, and not in cross-check mode.
-bool answers_alone();
 void set_cross_check(bool cross_check);
+// Whether a hit is all that a call needs: enabled, and not cross-checked.
+bool answers_alone();
+
+// While one lives, the cache answers no call, on any thread: of any mode, or of `mode` alone where one is given. Scopes may
+// overlap in any order, and end on another thread than they began on.
+class NoCache {
+ public:
+  explicit NoCache(ModePtr mode = {});
+  ~NoCache();
+  NoCache(const NoCache&) = delete;
+  NoCache& operator=(const NoCache&) = delete;
+  NoCache(NoCache&&) = delete;
+  NoCache& operator=(NoCache&&) = delete;
+
+ private:
+  const ModePtr mode_;
+};
+
+// While one lives, every hit is compared with the kernel, on all threads. Scopes overlap as those of NoCache do.
+class CrossCheck {
+ public:
+  CrossCheck();
+  ~CrossCheck();
+  CrossCheck(const CrossCheck&) = delete;
+  CrossCheck& operator=(const CrossCheck&) = delete;
+  CrossCheck(CrossCheck&&) = delete;
+  CrossCheck& operator=(CrossCheck&&) = delete;
+};
 
 }  // namespace shape_cache
 

@@ -191,10 +191,13 @@ bool UnboxedCall::mode_agrees() const {
     return false;
   }
   const FakeModeOptions& options = (*mode_)->options;
-  if (!options.cache_enabled || options.recorder || options.propagate_real_tensors) {
+  if (!(*mode_)->cache.is_on() || options.recorder || options.propagate_real_tensors) {
     return false;
   }
-  if (C10_UNLIKELY(exclusive_modes_exist())) {
+  if (C10_UNLIKELY(calls_need_a_look())) {
+    if (scope_is_recorded()) {
+      return false;
+    }
     if (tensors_.empty() && is_kept_out(**mode_)) {
       return false;
     }
