@@ -18,6 +18,7 @@ void throw_as_python(const FakeTensorError& error) {
   pybind11::gil_scoped_acquire gil;
   pybind11::object exception = pybind11::reinterpret_borrow<pybind11::object>(g_make_exception)(
       static_cast<int>(error.kind()), error.op(), error.what_without_backtrace());
+  TORCH_CHECK_TYPE(PyExceptionInstance_Check(exception.ptr()), "the factory of exceptions returned something else");
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   // PyTorch's carrier for a Python error: it survives autograd's threads and every layer of the dispatcher.
   python_error carrier;

@@ -10,6 +10,8 @@
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/torchfake.h>
 
+#include <limits>
+
 #include "bindings.h"
 
 namespace torchfake {
@@ -33,10 +35,46 @@ std::optional<at::Tensor> known_values_of(const at::Tensor& tensor, bool copy) {
   std::optional<at::Tensor> values =
       fake == nullptr ? std::nullopt : known_tensor(*fake, value_limit(fake->mode()->options));
   if (values && copy) {
-    PlainCpu plain;
-    return values->clone();
+    {
+      PlainCpu plain;
+      values = values->clone();
+    }
+    if (fake->has_storage()) {
+      remember_copy(tensor, *values);
+    }
   }
   return values;
+}
+
+// Throws where no fake uses the storage.
+void require_fake(const c10::Storage& storage, const char* function) {
+  TORCH_CHECK_VALUE(
+      claimed_device_of(storage.unsafeGetStorageImpl()),
+      function,
+      ": expected the storage of a fake tensor, got that of a real one");
+}
+
+void check_weights(const std::vector<at::Tensor>& weights, int64_t mode, int64_t hidden_size, int64_t layers) {
+  TORCH_CHECK_VALUE(mode >= 0 && mode <= 3, "flatten_weights: there are networks 0 to 3, got ", mode);
+  constexpr int64_t kMost = int64_t{1} << 20;  // so that their product is a number of elements
+  TORCH_CHECK_VALUE(
+      hidden_size > 0 && hidden_size < kMost && layers > 0 && layers < kMost,
+      "flatten_weights: expected a hidden size and a number of layers, got ",
+      hidden_size,
+      " and ",
+      layers);
+  TORCH_CHECK_VALUE(!weights.empty(), "flatten_weights: expected weights, got none");
+  int64_t numel = 0;
+  for (const at::Tensor& weight : weights) {
+    TORCH_CHECK_VALUE(is_plain_fake(weight), "flatten_weights: expected fake tensors, got a real one");
+    TORCH_CHECK_VALUE(
+        (weight.dim() == 1 || weight.dim() == 2) && weight.dtype() == weights[0].dtype() &&
+            weight.device() == weights[0].device(),
+        "flatten_weights: expected matrices and biases of one dtype on one device");
+    numel += weight.dim() == 1 ? weight.numel() : 0;
+  }
+  TORCH_CHECK_VALUE(
+      numel <= layers * 2 * 4 * hidden_size, "flatten_weights: the biases have more elements than the layers");
 }
 
 std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kind) {
@@ -45,8 +83,11 @@ std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kin
       {"item", ValueMemos::kItem},
       {"unique", ValueMemos::kUnique},
       {"unique_consecutive", ValueMemos::kUniqueConsecutive}};
+  const auto found = kKinds.find(kind);
+  TORCH_CHECK_VALUE(
+      found != kKinds.end(), "memo: expected nonzero, item, unique or unique_consecutive, got '", kind, "'");
   const FakeTensorImpl* fake = as_fake(tensor);
-  return fake == nullptr ? std::nullopt : fake->memo(kKinds.at(kind));
+  return fake == nullptr ? std::nullopt : fake->memo(found->second);
 }
 
 }  // namespace
@@ -60,6 +101,7 @@ void bind_tensors(pybind11::module_& module) {
       "flatten_weights",
       torch::wrap_pybind_function(
           [](const std::vector<at::Tensor>& weights, int64_t mode, int64_t hidden_size, int64_t layers) {
+            check_weights(weights, mode, hidden_size, layers);
             flatten_weights(weights, static_cast<Cudnn>(mode), hidden_size, layers);
           }),
       py::arg("weights"),
@@ -72,26 +114,39 @@ void bind_tensors(pybind11::module_& module) {
       py::arg("storage"));
   module.def(
       "sibling_storage",
-      [](const c10::Storage& storage, size_t nbytes, c10::Device device) {
-        return sibling_storage(storage, nbytes, normalize_device(device));
-      },
+      torch::wrap_pybind_function([](const c10::Storage& storage, size_t nbytes, c10::Device device) {
+        require_fake(storage, "sibling_storage");
+        TORCH_CHECK_VALUE(
+            nbytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max()), "sibling_storage: too many bytes");
+        return at_the_boundary([&] { return sibling_storage(storage, nbytes, normalize_device(device)); });
+      }),
       py::arg("storage"),
       py::arg("nbytes"),
       py::arg("device"));
+  module.def("forget_values", &forget_values_of, py::arg("tensor"));
   module.def(
-      "forget_values", [](uintptr_t storage) { forget_known_bytes(reinterpret_cast<c10::StorageImpl*>(storage)); });
-  module.def("lift", [](const at::Tensor& real) {
-    const ModePtr mode = current_mode();
-    TORCH_CHECK_VALUE(mode, "lift: not in a fake mode");
-    return lift(real, mode, /*copy=*/true);
-  });
+      "forget_values",
+      [](const c10::Storage& storage) {
+        if (claimed_device_of(storage.unsafeGetStorageImpl())) {
+          forget_known_bytes(storage.unsafeGetStorageImpl());
+        }
+      },
+      py::arg("storage"));
+  module.def(
+      "lift",
+      torch::wrap_pybind_function([](const at::Tensor& real) {
+        const ModePtr mode = current_mode();
+        TORCH_CHECK_VALUE(mode, "lift: not in a fake mode");
+        return at_the_boundary([&] { return lift(real, mode, /*copy=*/true); });
+      }),
+      py::arg("real"));
   module.def(
       "from_tensor",
       torch::wrap_pybind_function([](const at::Tensor& tensor, const ModePtr& mode) {
         return at_the_boundary([&] { return from_tensor(tensor, mode); });
       }),
       py::arg("tensor"),
-      py::arg("mode"));
+      py::arg("mode").none(false));
   module.def(
       "from_meta_and_device",
       torch::wrap_pybind_function([](const at::Tensor& meta, c10::Device device, const ModePtr& mode) {
@@ -99,18 +154,21 @@ void bind_tensors(pybind11::module_& module) {
       }),
       py::arg("meta"),
       py::arg("device"),
-      py::arg("mode"));
+      py::arg("mode").none(false));
   module.def(
       "lift_constant",
-      [](const at::Tensor& real, const ModePtr& mode) {
+      torch::wrap_pybind_function([](const at::Tensor& real, const ModePtr& mode) {
         return at_the_boundary([&] {
+          if (as_fake(real) != nullptr) {
+            return from_tensor(real, mode);  // itself, or what stands for a fake of another mode
+          }
           at::Tensor fake = lift(real, mode, /*copy=*/true);
           remember_converted(real, fake);
           return fake;
         });
-      },
+      }),
       py::arg("real"),
-      py::arg("mode"));
+      py::arg("mode").none(false));
   module.def(
       "find_converted",
       [](const at::Tensor& tensor, const ModePtr& mode) -> std::optional<at::Tensor> {
@@ -118,10 +176,21 @@ void bind_tensors(pybind11::module_& module) {
         return found.defined() ? std::optional(std::move(found)) : std::nullopt;
       },
       py::arg("tensor"),
-      py::arg("mode"));
+      py::arg("mode").none(false));
   module.def("remember_converted", &remember_converted, py::arg("tensor"), py::arg("fake"));
-  module.def("to_meta", &to_meta, py::arg("fake"));
-  module.def("to_fake_of", &make_fake_of, py::arg("tensor"), py::arg("mode"), py::arg("device"));
+  module.def(
+      "to_meta",
+      torch::wrap_pybind_function(
+          [](const at::Tensor& fake) { return at_the_boundary([&] { return to_meta(fake); }); }),
+      py::arg("fake"));
+  module.def(
+      "to_fake_of",
+      torch::wrap_pybind_function([](const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
+        return at_the_boundary([&] { return make_fake_of(tensor, mode, normalize_device(device)); });
+      }),
+      py::arg("tensor"),
+      py::arg("mode").none(false),
+      py::arg("device"));
   module.def("known_values_of", &known_values_of, py::arg("fake"), py::arg("copy"));
   module.def("memo", &memo, py::arg("fake"), py::arg("kind"));
   module.def("list_native_kernels", &list_native_kernels);

@@ -101,7 +101,7 @@ def _forgets(name: str) -> None:
     def method(self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
         if not _is_fake(self):
             return _on_data(original, self, *args, **kwargs)
-        _C.forget_values(self._cdata)
+        _C.forget_values(self)
         return original(self, *args, **kwargs)
 
     setattr(UntypedStorage, name, method)
@@ -118,7 +118,7 @@ def _setitem(self: TypedStorage, index: Any, value: Any) -> None:
         return
     if not isinstance(index, slice):
         self._maybe_wrap_index(index)  # type: ignore[no-untyped-call]  # which says what is wrong
-    _C.forget_values(self._untyped_storage._cdata)
+    _C.forget_values(self._untyped_storage)
 
 
 def _prints(cls: type, name: str) -> None:
@@ -143,7 +143,7 @@ _real_copy_: Callable[..., UntypedStorage] = UntypedStorage.copy_
 def _byteswap(self: UntypedStorage, *args: Any, **kwargs: Any) -> None:
     if not _is_fake(self):
         return _real_byteswap(self, *args, **kwargs)
-    _C.forget_values(self._cdata)
+    _C.forget_values(self)
 
 
 @functools.wraps(_real_copy_)
@@ -151,7 +151,7 @@ def _copy_(self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Unty
     if not torch.is_storage(source) or self.nbytes() != source.nbytes():
         return _real_copy_(self, source, *args, **kwargs)  # which says what is wrong
     if _is_fake(self):
-        _C.forget_values(self._cdata)
+        _C.forget_values(self)
         return self  # there is nothing to copy, wherever it comes from
     if _C.in_fake_mode() and _is_fake(source):
         raise DataAccessError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,7 @@ class FakeTensorConverter:
         self.export = export
         # Wrappers alone: plain tensors are remembered by the engine.
         self._wrappers = WeakIdKeyDictionary()
+        self._wrappers_lock = threading.Lock()
 
     def from_real_tensor(
         self,
@@ -73,17 +75,25 @@ class FakeTensorConverter:
             return self._make_constant(t, state) if found is None else found
         if is_plain(t):
             return _with_class_of(t, _C.from_tensor(t, state))
+        fake = self._find_wrapper(t)
+        return self._remember_wrapper(t, self._convert_wrapper(fake_mode, t)) if fake is None else fake
+
+    def _find_wrapper(self, t: Tensor) -> Tensor | None:
         memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]
-        fake: Tensor | None = None if memo is None else memo()
-        if fake is None:
-            fake = self._convert_wrapper(fake_mode, t)
-            self._wrappers[t] = weakref.ref(fake)
-        return fake
+        return None if memo is None else memo()
+
+    def _remember_wrapper(self, t: Tensor, fake: Tensor) -> Tensor:
+        """The fake that stands for `t`: `fake`, unless another thread was first."""
+        with self._wrappers_lock:
+            first = self._find_wrapper(t)
+            if first is None:
+                self._wrappers[t] = weakref.ref(fake)
+            return fake if first is None else first
 
     def _make_constant(self, t: Tensor, state: _C.ModeState) -> Tensor:
         if isinstance(t, torch.nn.Parameter):
             raise ValueError("from_real_tensor: a Parameter is no constant; leave out make_constant")
-        return _C.lift_constant(t.detach(), state)
+        return _C.lift_constant(t, state)
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
         if is_traceable_wrapper_subclass(t):
@@ -148,8 +158,11 @@ class FakeTensorConverter:
         _C.remember_converted(t, v)
 
     def invalidate_constant_aliases(self, tensor: Tensor) -> None:
-        """Forgets the values behind the storage of a fake, for all its views."""
-        _C.forget_values(tensor.untyped_storage()._cdata)
+        """Ends what is known through a constant: of every fake that stands for the storage of a real tensor.
+
+        Of a fake, what is known of it and of all that share its storage.
+        """
+        _C.forget_values(tensor)
 
 
 def refuse_meta(device: torch.device | str, mode: Mode) -> None:

@@ -261,7 +261,14 @@ def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | No
             f"FakeTensor: the mode keeps values of up to {state.known_values} elements, and the constant has "
             f"{constant.numel()}"
         )
-    return real_tensor if constant is None else constant
+    value = real_tensor if constant is None else constant
+    if value is None or not is_fake(value):
+        return value
+    known = _C.known_values_of(value, copy=True)
+    if known is None:
+        name = "real_tensor" if constant is None else "constant"
+        raise ValueError(f"FakeTensor: {name} is a fake tensor whose values are not known; give a real one")
+    return known
 
 
 def write_value(value: Tensor, fake: Tensor) -> None:

@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 from torchfake import (
+    DataDependentOutputException,
     FakeTensor,
     FakeTensorMode,
     UnsupportedFakeTensorException,
@@ -288,3 +289,57 @@ def test_the_meta_device_is_claimed_only_where_the_mode_allows_it() -> None:
         with pytest.raises(UnsupportedFakeTensorException, match="allow_meta=False"):
             make(mode, meta, "meta")
     assert FakeTensor(FakeTensorMode(allow_meta=True), meta, "meta").device.type == "meta"
+
+
+# ---- Constants of every kind ----
+
+
+def test_a_constant_is_forgotten_through_the_real_tensor_it_was_made_from() -> None:
+    mode = FakeTensorMode()
+    converter = mode.fake_tensor_converter
+    real = torch.tensor(3)
+    fake = converter.from_real_tensor(mode, real, make_constant=True)
+    other = converter.from_real_tensor(mode, torch.tensor(4), make_constant=True)
+    assert fake.item() == 3
+    converter.invalidate_constant_aliases(real[...])
+    assert fake.constant is None and other.constant == 4
+    converter.invalidate_constant_aliases(torch.ones(3))  # no constant of anybody
+    converter.invalidate_constant_aliases(other.constant)  # as PyTorch calls it
+    assert other.constant is None
+    with pytest.raises(DataDependentOutputException):
+        fake.item()
+
+
+def test_a_constant_is_converted_once() -> None:
+    mode = FakeTensorMode()
+    real = torch.tensor(3.0, requires_grad=True)
+    fake = mode.fake_tensor_converter.from_real_tensor(mode, real, make_constant=True)
+    assert mode.fake_tensor_converter.from_real_tensor(mode, real, make_constant=True) is fake
+    assert mode.from_tensor(real) is fake
+
+
+def test_a_constant_may_be_made_where_real_tensors_are_converted() -> None:
+    real = torch.tensor(3)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.fake_tensor_converter.from_real_tensor(mode, real, make_constant=True)
+        assert is_fake(fake) and fake.item() == 3
+
+
+def test_a_fake_is_no_constant_and_comes_back_as_it_is() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        unknown, known = torch.rand(()), torch.tensor(5)
+    convert = mode.fake_tensor_converter.from_real_tensor
+    assert convert(mode, unknown, make_constant=True) is unknown and unknown.constant is None
+    assert convert(mode, known, make_constant=True) is known and known.constant == 5
+    other = FakeTensorMode()
+    converted = other.fake_tensor_converter.from_real_tensor(other, unknown, make_constant=True)
+    assert converted is not unknown and converted.fake_mode is other
+
+
+@pytest.mark.parametrize(("propagates", "name"), [(False, "constant"), (True, "real_tensor")])
+def test_a_fake_of_unknown_values_is_no_value_of_another(propagates: bool, name: str) -> None:
+    mode = FakeTensorMode(propagate_real_tensors=propagates)
+    fake = mode.fake_tensor_converter.from_meta_and_device(mode, torch.empty((), device="meta"), "cpu")
+    with pytest.raises(ValueError, match=f"{name} is a fake tensor whose values are not known"):
+        FakeTensor(mode, torch.empty((), device="meta"), "cpu", **{name: fake})

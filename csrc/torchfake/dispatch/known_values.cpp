@@ -259,10 +259,23 @@ int64_t value_limit(const FakeModeOptions& options) {
   return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values.get();
 }
 
+namespace {
+
+// Wrapper subclasses and the like have a storage, and no data in it.
+bool has_data(const at::Tensor& real) {
+  return real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+}  // namespace
+
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
+  // A fake may claim the CPU too, and has no data to take the values from. What is known of it stays known.
+  if (!real.defined() || as_fake(real) != nullptr) {
+    return real;
+  }
   at::Tensor fake = to_fake(real, mode);
   const FakeTensorImpl& impl = *as_fake(fake);
-  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options)) {
+  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options) && has_data(real)) {
     PlainCpu plain;
     make_known(impl, copy ? real.clone() : real);
   }

@@ -58,7 +58,7 @@ bool has_room_for(const FakeTensorImpl& fake, size_t nbytes);
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
 
 // A fake for a real tensor, with its values known if it is a small CPU tensor that fills its storage: a constant enters
-// the mode. `copy` where somebody else may write to the real tensor later.
+// the mode. `copy` where somebody else may write to the real tensor later. A fake comes back as it is.
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy);
 
 // Follows one call. Constructed before the kernel consumes the arguments, told of the outcome after it.
