@@ -323,6 +323,18 @@ def test_outputs_that_share_a_storage_go_on_sharing_it() -> None:
         assert second.untyped_storage()._cdata == first.untyped_storage()._cdata
 
 
+def test_what_a_fake_implementation_makes_has_no_values_of_its_own() -> None:
+    @torch.library.custom_op("torchfake_test::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    twice.register_fake(lambda x: torch.zeros_like(x))
+    with fake_mode(), pytest.raises(DataDependentOutputException):
+        twice(torch.ones(1)).item()
+    with FakeTensorMode(propagate_real_tensors=True):
+        assert twice(torch.ones(1)).item() == 2
+
+
 # ---- Defined again ----
 
 

@@ -10,6 +10,7 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/dispatch/collectives.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/dispatch/repeated_values.h>
 #include <torchfake/rules/cpu_equivalents.h>
@@ -332,6 +333,22 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     const bool unread = overwritten || traits.args[tensor.arg].is_unread;
     all_known &= known || repeated || unread || tensor.fake == nullptr;  // what is real here is a number
   }
+  if (C10_UNLIKELY(!traits.is_builtin)) {
+    for (const TensorArg& tensor : call.tensors()) {
+      if (c10::StorageImpl* storage = storage_of(*tensor.impl)) {
+        given_.push_back(c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage));
+      }
+    }
+  }
+  if (C10_UNLIKELY(traits.is_collective)) {
+    received_ = received_values(call);
+    for (const TensorArg& tensor : call.tensors()) {
+      if (tensor.is_written && tensor.fake != nullptr) {
+        received_.push_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+      }
+    }
+    return;  // what other ranks contribute is not known, so nothing is computed
+  }
   const bool constant = makes_values(traits, mode.options);
   inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
@@ -593,6 +610,27 @@ void ValueTracker::follow_repetitions(const Call& call, c10::Device device) {
   }
 }
 
+void ValueTracker::forget_received() const {
+  for (const c10::intrusive_ptr<c10::TensorImpl>& tensor : received_) {
+    if (c10::StorageImpl* storage = storage_of(*tensor)) {
+      forget_known_bytes(storage);
+    }
+  }
+}
+
+// What an operator of somebody else's returns is what it was given, or was made by a function that knows sizes alone: the
+// zeros of its torch.zeros are not what the real operator computes.
+void ValueTracker::forget_made(const Call& call) const {
+  visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
+    c10::StorageImpl* storage = fake == nullptr ? nullptr : storage_of(*fake);
+    const auto shares = [&](const c10::intrusive_ptr<c10::StorageImpl>& given) { return given.get() == storage; };
+    if (storage != nullptr && std::none_of(given_.begin(), given_.end(), shares)) {
+      forget_known_bytes(storage);
+    }
+  });
+}
+
 void ValueTracker::follow(const Call& call, c10::Device device) {
   if (call.traits.values == ValueSource::kUninitialised && limit_ > 0 && mode_.options.known_from_factories &&
       !mode_.options.propagate_real_tensors) {
@@ -602,6 +640,12 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
         expect_values(*fake);
       }
     });
+  }
+  if (C10_UNLIKELY(!call.traits.is_builtin)) {
+    forget_made(call);
+  }
+  if (C10_UNLIKELY(call.traits.is_collective)) {
+    return forget_received();
   }
   for (const Written& written : written_) {
     if (c10::StorageImpl* storage = storage_of(*written.fake)) {

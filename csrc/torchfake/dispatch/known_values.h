@@ -89,6 +89,8 @@ class ValueTracker {
   bool run_aside(const Call& call, c10::Device device);
   void follow_repetitions(const Call& call, c10::Device device);
   void forget_written() const;
+  void forget_received() const;
+  void forget_made(const Call& call) const;
   void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
   bool is_affordable(const FakeTensorImpl& fake) const;
   void finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const;
@@ -109,6 +111,8 @@ class ValueTracker {
   bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_;  // what a collective writes: see collectives.h
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> given_;  // what an operator of somebody else's got
 };
 
 }  // namespace torchfake

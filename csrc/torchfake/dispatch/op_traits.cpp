@@ -157,6 +157,15 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
   is_aten = library == "aten";
   is_builtin = is_aten || library == "prims";
+  is_collective = library == "c10d" || library == "c10d_functional" || starts_with(library, "_c10d_functional");
+  if (library == "c10d") {
+    // Their schemas have no marks of aliases. By convention a name ends in an underscore where arguments are written, and
+    // what is only read is called input, input_tensor, input_tensors.
+    for (size_t i = 0; i < args.size(); ++i) {
+      args[i].is_received = ends_with(base, "_") && !starts_with(schema.arguments()[i].name(), "input") &&
+          holds_tensors(schema.arguments()[i].real_type());
+    }
+  }
   const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };
   lacks_cpu = is_aten && !has(c10::DispatchKey::CPU) && !has(c10::DispatchKey::CompositeExplicitAutograd) &&
       !has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&

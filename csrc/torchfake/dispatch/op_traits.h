@@ -28,6 +28,7 @@ struct ArgTraits {
   bool is_statistic = false;  // may be written, and the schema does not say so
   bool is_unread = false;  // the CPU's equivalent has no use for its values
   bool scales_only = false;  // a factor: of its value, the outcome's metadata depends on the type alone
+  bool is_received = false;  // a collective writes what other ranks send, and the schema does not say so
 };
 
 // How an operator's values relate to those of its inputs. See Note [Known values].
@@ -57,6 +58,7 @@ struct OpTraits {
   bool dynamic_shape = false;  // the shape of an output depends on data
   bool is_builtin = false;  // one of PyTorch's own
   bool is_aten = false;
+  bool is_collective = false;  // exchanges values with other ranks, which are not known here
   bool is_composite = false;  // had only a decomposition when it was first called
   bool lacks_cpu = false;  // has kernels for other backends only
   bool lacks_cuda = false;  // the same of CUDA

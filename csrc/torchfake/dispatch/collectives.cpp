@@ -1,0 +1,66 @@
+// Constant propagation through collectives.
+#include <torchfake/dispatch/collectives.h>
+
+#if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+#include <torch/custom_class.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#define TORCHFAKE_HAS_PROCESS_GROUPS 1
+#else
+#define TORCHFAKE_HAS_PROCESS_GROUPS 0
+#endif
+
+namespace torchfake {
+
+namespace {
+
+// The value of an argument, by its name in the schema; null where there is none.
+const c10::IValue* find_arg(const Call& call, const char* name) {
+  const std::optional<int> index = call.op.schema().argumentIndexWithName(name);
+  return index ? &call.arg(*index) : nullptr;
+}
+
+// Whether the arguments keep the values that this rank has put there. Only of operators that work in place on `tensors`:
+// the others copy from one argument to another, and nothing has been copied here.
+bool is_of_this_rank_alone(const Call& call) {
+#if TORCHFAKE_HAS_PROCESS_GROUPS
+  const c10::IValue* group = find_arg(call, "process_group");
+  if (find_arg(call, "tensors") == nullptr || group == nullptr || !group->isCustomClass()) {
+    return false;
+  }
+  const auto process_group = group->toCustomClass<c10d::ProcessGroup>();
+  const c10::IValue* root = find_arg(call, "root_rank");
+  return process_group->getSize() == 1 ||
+      (call.traits.name == "c10d::broadcast_" && root != nullptr && root->toInt() == process_group->getRank());
+#else
+  return false;
+#endif
+}
+
+void add_fakes(const c10::IValue& value, std::vector<c10::intrusive_ptr<c10::TensorImpl>>& fakes) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined() && as_fake(value.toTensor()) != nullptr) {
+      fakes.push_back(value.toTensor().getIntrusivePtr());
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      add_fakes(element, fakes);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_values(const Call& call) {
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> fakes;
+  if (call.traits.name.substr(0, 6) != "c10d::" || is_of_this_rank_alone(call)) {
+    return fakes;
+  }
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    if (call.traits.args[i].is_received) {
+      add_fakes(call.arg(i), fakes);
+    }
+  }
+  return fakes;
+}
+
+}  // namespace torchfake
