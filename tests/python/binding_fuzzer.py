@@ -8,6 +8,7 @@ Run as a program, it prints a line of JSON for each target: how many calls were 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import mmap
@@ -19,6 +20,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -257,26 +259,42 @@ def argument_lists(target: Target, values: Values, calls: int) -> Iterator[list[
         yield [values.choose("any") for _ in range(len(hints) + 1)]
 
 
-def try_out(target: Target, values: Values, calls: int, now: Callable[[str], None]) -> dict[str, Any]:
+#: Where a call is made.
+PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "outside": contextlib.nullcontext,
+    "in fake_mode": fake_mode,
+    "in FakeTensorMode": lambda: FakeTensorMode(allow_non_fake_inputs=True),
+}
+
+
+def try_once(target: Target, given: list[Any]) -> str | None:
+    """What is wrong with how a call ends; None where nothing is."""
     function, _, keywords = target
+    try:
+        if keywords:
+            function(**dict(zip(keywords, given, strict=False)))
+        else:
+            function(*given)
+    except ALLOWED:
+        pass
+    except RuntimeError as error:
+        return str(error).splitlines()[0] if "INTERNAL ASSERT" in str(error) else None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def try_out(target: Target, values: Values, calls: int, now: Callable[[str], None]) -> dict[str, Any]:
     count, wrong = 0, []
-    for arguments in argument_lists(target, values, calls):
-        described = ", ".join(name for name, _ in arguments)
-        now(described)
-        count += 1
-        given = [value for _, value in arguments]
-        try:
-            if keywords:
-                function(**dict(zip(keywords, given, strict=False)))
-            else:
-                function(*given)
-        except ALLOWED:
-            pass
-        except RuntimeError as error:
-            if "INTERNAL ASSERT" in str(error):
-                wrong.append(f"({described}): {str(error).splitlines()[0]}")
-        except Exception as error:
-            wrong.append(f"({described}): {type(error).__name__}: {error}")
+    for place, context in PLACES.items():
+        for arguments in argument_lists(target, values, calls):
+            described = f"({', '.join(name for name, _ in arguments)}) {place}"
+            now(described)
+            count += 1
+            with context():
+                problem = try_once(target, [value for _, value in arguments])
+            if problem:
+                wrong.append(f"{described}: {problem}")
     now("a check that all is well")
     gc.collect()
     with fake_mode(), warnings.catch_warnings():
@@ -313,7 +331,7 @@ def in_a_process(name: str, target: Target, values: Values, calls: int) -> dict[
     note.seek(0)
     if os.WIFSIGNALED(status):
         ended = signal.Signals(os.WTERMSIG(status)).name
-        return {"target": name, "calls": 0, "wrong": [f"({note.read(4000).rstrip(bytes(1)).decode()}): {ended}"]}
+        return {"target": name, "calls": 0, "wrong": [f"{note.read(4000).rstrip(bytes(1)).decode()}: {ended}"]}
     return {"target": name, **json.loads(text)}
 
 
@@ -325,6 +343,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     values, found = Values(options.seed), targets()
+    gc.collect()
+    gc.freeze()  # so that a child's collector leaves alone, and unshared, what it did not make
     for name in options.targets or found:
         print(json.dumps(in_a_process(name, found[name], values, options.calls)), flush=True)
 

@@ -37,10 +37,10 @@ def test_a_crash_would_be_found_and_named() -> None:
     code = f"""
 import sys; sys.path.insert(0, {str(FUZZER.parent)!r})
 import ctypes, json, binding_fuzzer as f
-crash = lambda value: ctypes.string_at(0) if value == 7 else None
+crash = lambda value: ctypes.string_at(0) if isinstance(value, str) and value == "vulkan" else None
 print(json.dumps(f.in_a_process("crash", (crash, ["int"], ()), f.Values(0), 10)), flush=True)
 import os; os._exit(0)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     line = json.loads(run.stdout.splitlines()[-1])
-    assert line["wrong"] == ["(7): SIGSEGV"]
+    assert line["wrong"] == ["('vulkan') outside: SIGSEGV"]
