@@ -9,6 +9,8 @@
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/dispatch/known_values.h>
 
+#include <mutex>
+
 namespace torchfake {
 
 namespace {
@@ -35,6 +37,19 @@ const FakeTensorImpl& require_fake(const at::Tensor& tensor, const char* functio
   return *fake;
 }
 
+// The mode of fakes that are made outside of any: one for all that are alive, which goes with them.
+ModePtr mode_outside() {
+  static std::mutex mutex;
+  static auto* shared = new c10::weak_intrusive_ptr<ModeState>(ModePtr());
+  const std::lock_guard lock(mutex);
+  ModePtr mode = shared->lock();
+  if (!mode) {
+    mode = c10::make_intrusive<ModeState>(FakeModeOptions{});
+    *shared = c10::weak_intrusive_ptr<ModeState>(mode);
+  }
+  return mode;
+}
+
 }  // namespace
 
 bool is_fake(const at::Tensor& tensor) {
@@ -55,9 +70,8 @@ at::Tensor meta_like(const at::Tensor& fake) {
 }
 
 at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device) {
-  static const ModePtr outside = c10::make_intrusive<ModeState>(FakeModeOptions{});
   const ModePtr mode = current_mode();
-  at::Tensor fake = at_the_boundary([&] { return to_fake(tensor, mode ? mode : outside, device); });
+  at::Tensor fake = at_the_boundary([&] { return to_fake(tensor, mode ? mode : mode_outside(), device); });
   if (tensor.defined() && tensor.requires_grad() && !fake.requires_grad()) {
     fake.set_requires_grad(true);
   }

@@ -9,12 +9,14 @@ namespace torchfake {
 
 class OpRecorder;
 
+void bind_activation(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_cache(pybind11::module_& module);
 void bind_custom_ops(pybind11::module_& module);
 void bind_devices(pybind11::module_& module);
 void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
+void bind_stand_in(pybind11::module_& module);
 
 // A recorder that hands each operator, as a line of text, to a function of Python.
 std::shared_ptr<OpRecorder> python_trace(pybind11::function show);

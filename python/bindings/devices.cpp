@@ -4,6 +4,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/activation.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
@@ -23,11 +24,6 @@ c10::DeviceType type_named(const std::string& name) {
   } catch (const c10::Error&) {
     TORCH_CHECK_VALUE(false, "no device is called '", name, "'");
   }
-}
-
-bool is_absent(c10::DeviceType type) {
-  const std::vector<c10::DeviceType>& absent = absent_device_types();
-  return std::find(absent.begin(), absent.end(), type) != absent.end();
 }
 
 // torch.cuda._lazy_init() and its like raise what a program without torchfake would have seen.
@@ -50,28 +46,33 @@ void raise_as_uninitialised(c10::DeviceType type) {
   }
 }
 
+// Python's initialisation of absent devices, left out while there are fakes: those outside the mode move between devices
+// too. What it would have raised for a real tensor comes from raise_as_uninitialised().
+void set_initialisation(bool required) {
+  for (const c10::DeviceType type : {c10::kCUDA, c10::kXPU, c10::kHPU, c10::kMTIA}) {
+    if (is_absent(type)) {
+      torch::utils::set_requires_device_init(type, required);
+    }
+  }
+}
+
+// A backend of somebody else's: its error cannot be kept (it may register a fallback of its own), so its initialisation
+// is left out only while a thread is in a mode.
+void set_initialisation_of_others(bool required) {
+  if (is_absent(c10::kPrivateUse1)) {
+    torch::utils::set_requires_device_init(c10::kPrivateUse1, required);
+  }
+}
+
 }  // namespace
 
 void bind_devices(pybind11::module_& module) {
-  module.def("_stand_in_for_absent_devices", [] {
-    for (const c10::DeviceType type : absent_device_types()) {
-      // A backend of somebody else's: its error cannot be kept (it may register a fallback of its own), so its
-      // initialisation is left out only in the mode.
-      if (torch::utils::is_device_lazy_init_supported(type) && type != c10::kPrivateUse1) {
-        torch::utils::set_requires_device_init(type, false);
-      }
-    }
-    set_absent_device_hook(&raise_as_uninitialised);
-  });
+  set_absent_device_hook(&raise_as_uninitialised);
+  static const RegisterChange initialisation(
+      Span::kWhileFakes, {[] { set_initialisation(false); }, [] { set_initialisation(true); }});
+  static const RegisterChange initialisation_of_others(
+      Span::kWhileEntered, {[] { set_initialisation_of_others(false); }, [] { set_initialisation_of_others(true); }});
   module.def("is_absent", [](const std::string& type) { return is_absent(type_named(type)); }, pybind11::arg("type"));
-  // Once with true for each scope of a mode that begins, on whatever thread, and once with false where it ends.
-  module.def("_skip_init_of_other_backends", [](bool skip) {
-    static int scopes = 0;  // the GIL is held
-    scopes = std::max(0, scopes + (skip ? 1 : -1));
-    if (is_absent(c10::kPrivateUse1)) {
-      torch::utils::set_requires_device_init(c10::kPrivateUse1, scopes == 0);
-    }
-  });
   module.def(
       "default_generator",
       torch::wrap_pybind_function(

@@ -6,9 +6,11 @@
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The engine of torchfake. Use the names in torchfake.";
   torchfake::bind_errors(module);
+  torchfake::bind_activation(module);
   torchfake::bind_cache(module);
   torchfake::bind_custom_ops(module);
   torchfake::bind_devices(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
+  torchfake::bind_stand_in(module);
 }

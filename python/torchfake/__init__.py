@@ -20,28 +20,8 @@ except ImportError as error:
         f"torchfake's engine does not load with PyTorch {torch.__version__}: it works with the PyTorch it was built "
         "against alone. Build it again for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
-from torchfake import (
-    _amp,
-    _attributes,
-    _autograd,
-    _checks,
-    _creation,
-    _cuda,
-    _custom_ops,
-    _data,
-    _export,
-    _higher_order,
-    _init,
-    _legacy_types,
-    _methods,
-    _mode,
-    _modules,
-    _printing,
-    _serialization,
-    _storages,
-    _symbolic_sizes,
-    interop,
-)
+from torchfake import _custom_ops, _serialization
+from torchfake._activation import uninstall
 from torchfake.cache import (
     CacheInfo,
     DispatchCacheInfo,
@@ -64,6 +44,7 @@ from torchfake.errors import (
     FakeTensorError,
     MetadataMismatchError,
     MixedModesError,
+    ModeActiveError,
     RealTensorError,
     UnknownValuesError,
     UnsupportedFakeTensorException,
@@ -111,6 +92,7 @@ __all__ = [
     "FakeTensorTLS",
     "MetadataMismatchError",
     "MixedModesError",
+    "ModeActiveError",
     "RealTensorError",
     "TensorMetadata",
     "UnknownValuesError",
@@ -136,6 +118,7 @@ __all__ = [
     "set_cache_limits",
     "to_fake",
     "to_torch",
+    "uninstall",
     "unset_fake_temporarily",
 ]
 
@@ -144,24 +127,6 @@ __version__ = "0.1.0"
 #: Where `find_package(torchfake)` finds the C++ library, as `torch.utils.cmake_prefix_path` is for PyTorch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 
-_C._stand_in_for_absent_devices()
-_amp.install()
-_attributes.install()
-_autograd.install()
-_creation.install()
-_checks.install()
-_cuda.install()
-_custom_ops.install()
-_data.install()
-_export.install()
-_higher_order.install()
-_init.install()
-_legacy_types.install()
-_methods.install()
-_mode.install()
-_modules.install()
-_printing.install()
-_serialization.install()
-_storages.install()
-_symbolic_sizes.install()
-interop.install()
+# All that importing does. Whatever changes PyTorch is installed with the first mode or fake: see _activation.
+_C._set_fake_impl_finder(_custom_ops.has_fake_impl)
+_serialization.allow_in_safe_files()

@@ -87,7 +87,10 @@ _HOW_TO_CHANGE = {
 }
 
 
-def install() -> None:
-    """Puts the attributes in place."""
-    for name in _OF_FAKES:
-        setattr(Tensor, name, (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name))
+def make_attribute(name: str) -> Any:
+    """The attribute of `torch.Tensor` with that name."""
+    return (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name)
+
+
+#: The names that are put on `torch.Tensor`.
+NAMES = tuple(_OF_FAKES)

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
-from torch.autograd import graph
 
 from torchfake import _C
 from torchfake.fake import find_fake, in_mode_of, no_fake_mode
 
-_real_run_backward = graph._engine_run_backward
-_real_get_sid = graph._get_sid
-_real_get_tid = graph._get_tid
 _FAKE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("Fake"))
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
-_real_make_grads = torch.autograd._make_grads
 
 
-def _engine_run_backward(t_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+def engine_run_backward(
+    original: Callable[..., tuple[torch.Tensor, ...]], t_outputs: Sequence[Any], *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, ...]:
     fake = _find_fake(t_outputs)
     if fake is None and any(map(_claims_absent_device, t_outputs)):
         # PyTorch's own fakes. Autograd finds the device in the mode; the engine is kept out of it.
         entered = _C.EnteredFakeMode(_C.ModeState(known_values=0))
         try:
             with torch._C._ExcludeDispatchKeyGuard(_FAKE):
-                return _real_run_backward(t_outputs, *args, **kwargs)
+                return original(t_outputs, *args, **kwargs)
         finally:
             entered.leave()
     if fake is None:
         # A real graph stays real, also inside the mode.
         with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
-            return _real_run_backward(t_outputs, *args, **kwargs)
+            return original(t_outputs, *args, **kwargs)
     # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
     with in_mode_of(fake), _no_search_for_nan():
-        return _real_run_backward(t_outputs, *args, **kwargs)
+        return original(t_outputs, *args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -68,10 +65,11 @@ def _claims_absent_device(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and _C.is_absent(output.device.type)
 
 
-def _make_grads(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    real = _C.in_fake_mode() and _find_fake(outputs) is None
-    with no_fake_mode() if real else contextlib.nullcontext():
-        return _real_make_grads(outputs, *args, **kwargs)
+def make_grads(
+    original: Callable[..., tuple[Any, ...]], outputs: Sequence[Any], *args: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    with no_fake_mode() if _find_fake(outputs) is None else contextlib.nullcontext():
+        return original(outputs, *args, **kwargs)
 
 
 # By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: its
@@ -80,18 +78,9 @@ def _address(fake: torch.Tensor) -> int:
     return hash((fake.untyped_storage()._cdata, fake.storage_offset()))
 
 
-def _get_tid(tensor: torch.Tensor) -> tuple[int, int, int]:
-    return (id(tensor), _address(tensor), tensor._version) if _C.is_plain_fake(tensor) else _real_get_tid(tensor)
+def get_tid(original: Callable[..., tuple[int, int, int]], tensor: torch.Tensor) -> tuple[int, int, int]:
+    return (id(tensor), _address(tensor), tensor._version) if _C.is_plain_fake(tensor) else original(tensor)
 
 
-def _get_sid(tensor: torch.Tensor) -> tuple[int, int]:
-    return (_address(tensor), tensor._version) if _C.is_plain_fake(tensor) else _real_get_sid(tensor)
-
-
-def install() -> None:
-    """Wraps the one function through which `backward` and `grad` reach the engine."""
-    graph._engine_run_backward = _engine_run_backward
-    graph._get_sid = _get_sid
-    graph._get_tid = _get_tid
-    torch.autograd._engine_run_backward = _engine_run_backward  # type: ignore[attr-defined]
-    torch.autograd._make_grads = _make_grads
+def get_sid(original: Callable[..., tuple[int, int]], tensor: torch.Tensor) -> tuple[int, int]:
+    return (_address(tensor), tensor._version) if _C.is_plain_fake(tensor) else original(tensor)

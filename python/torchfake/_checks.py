@@ -6,39 +6,31 @@ are known the answer is the true one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
-
-import torch.nn.functional as F
-from torch import distributions
-from torch.optim import _adafactor
 
 from torchfake import _C
 
 _MANY = 1 << 30
 
 
-def _within(function: Callable[..., Any], enter: Callable[[], Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        entered = enter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            entered.leave()
-
-    return call
+def with_valid_input(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Whatever is asked of values holds."""
+    return _within(_C.EnteredValidInput(_MANY), original, *args, **kwargs)
 
 
-def install() -> None:
-    """Tells the engine what to answer while they run."""
-    all_hold = functools.partial(_C.EnteredValidInput, _MANY)
-    base = distributions.Distribution
-    for kind in (base, distributions.Geometric, distributions.ContinuousBernoulli):
-        kind.__init__ = _within(kind.__init__, all_hold)  # type: ignore[method-assign]
-    base._validate_sample = _within(base._validate_sample, all_hold)  # type: ignore[method-assign]
-    # It looks for variances that are negative.
-    F.gaussian_nll_loss = _within(F.gaussian_nll_loss, functools.partial(_C.EnteredValidInput, 0))
-    for name in ("_single_tensor_adafactor", "_multi_tensor_adafactor"):
-        setattr(_adafactor, name, _within(getattr(_adafactor, name), _C.EnteredFactorsAlone))
+def with_nothing_negative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What is searched for is not found."""
+    return _within(_C.EnteredValidInput(0), original, *args, **kwargs)
+
+
+def with_factors_alone(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Numbers that are asked for only scale."""
+    return _within(_C.EnteredFactorsAlone(), original, *args, **kwargs)
+
+
+def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    finally:
+        entered.leave()

@@ -19,21 +19,16 @@ Rejected: a copy. A program that fills its array after the call would read the o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import dlpack
 
 from torchfake import _C
 from torchfake._methods import no_data
-from torchfake._stand_in import StandIn
-
-_real_asarray: Callable[..., Tensor] = torch.asarray
-_real_from_dlpack: Callable[..., Tensor] = dlpack.from_dlpack
-_real_frombuffer: Callable[..., Tensor] = torch.frombuffer
-_real_to_dlpack: Callable[..., Any] = torch._C._to_dlpack
+from torchfake.fake import no_fake_mode
 
 
 def _enter_mode(tensor: Tensor) -> Tensor:
@@ -46,24 +41,30 @@ def _enter_mode(tensor: Tensor) -> Tensor:
     return fake.requires_grad_(requires_grad)
 
 
-def _frombuffer(*args: Any, **kwargs: Any) -> Tensor:
-    return _enter_mode(_real_frombuffer(*args, **kwargs))
+def frombuffer(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    return _enter_mode(original(*args, **kwargs))
 
 
-def _asarray(obj: Any, *args: Any, **kwargs: Any) -> Tensor:
-    array = _real_asarray(obj, *args, **kwargs)
+def asarray(original: Callable[..., Tensor], obj: Any, *args: Any, **kwargs: Any) -> Tensor:
+    array = original(obj, *args, **kwargs)
     # A real tensor may be used in the mode, and its aliases are real as it is.
     return array if isinstance(obj, Tensor) else _enter_mode(array)
 
 
-def _from_dlpack(
-    ext_tensor: Any, *, device: torch.device | str | None = None, copy: bool | None = None, **kwargs: Any
+def from_dlpack(
+    original: Callable[..., Tensor],
+    ext_tensor: Any,
+    *,
+    device: torch.device | str | None = None,
+    copy: bool | None = None,
+    **kwargs: Any,
 ) -> Tensor:
     if isinstance(ext_tensor, Tensor):
         if _C.is_plain_fake(ext_tensor):
             return _alias(ext_tensor, ext_tensor.device if device is None else torch.device(device), copy)
-        return _real_from_dlpack(ext_tensor, device=device, copy=copy, **kwargs)
-    return _enter_mode(_real_from_dlpack(ext_tensor, device=device, copy=copy, **kwargs))
+        with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
+            return original(ext_tensor, device=device, copy=copy, **kwargs)
+    return _enter_mode(original(ext_tensor, device=device, copy=copy, **kwargs))
 
 
 def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
@@ -81,16 +82,7 @@ def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
     return moved.clone() if copy else moved
 
 
-def _to_dlpack(tensor: Tensor) -> Any:
+def to_dlpack(original: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     if _C.is_plain_fake(tensor) and (tensor.device.type != "cpu" or not _C.is_known(tensor)):
         raise no_data("to_dlpack")
-    return _real_to_dlpack(tensor)
-
-
-def install() -> None:
-    """Puts the functions in place. Outside the mode, and for real tensors, they do what PyTorch's do."""
-    torch.asarray = StandIn(_real_asarray, _asarray)
-    torch.frombuffer = StandIn(_real_frombuffer, _frombuffer)
-    from_dlpack, to_dlpack = StandIn(_real_from_dlpack, _from_dlpack), StandIn(_real_to_dlpack, _to_dlpack)
-    for module in (torch, dlpack):
-        vars(module).update(from_dlpack=from_dlpack, to_dlpack=to_dlpack)
+    return original(tensor, *args, **kwargs)

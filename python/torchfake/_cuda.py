@@ -15,8 +15,6 @@ import torch
 
 from torchfake import _C
 
-_original: dict[str, Callable[..., Any]] = {}
-
 
 def _exchange_device(device: int | None) -> int:
     if device is not None and device < 0:
@@ -86,7 +84,8 @@ def _stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[An
     return contextlib.nullcontext() if stream is None else stream
 
 
-_IN_THE_MODE: dict[str, Callable[..., Any]] = {
+#: What answers in the mode, by the name in `torch.cuda`.
+IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
     "set_device": _set_device,
@@ -104,36 +103,19 @@ _IN_THE_MODE: dict[str, Callable[..., Any]] = {
 }
 
 
-def _wrap(name: str) -> Callable[..., Any]:
-    original, in_the_mode = _original[name], _IN_THE_MODE[name]
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return (in_the_mode if _C.in_fake_mode() else original)(*args, **kwargs)
-
-    function.__name__ = name
-    function.__doc__ = original.__doc__
-    return function
+def new_stream(original: Callable[..., Any], called: type, *args: Any, **kwargs: Any) -> Any:
+    """In the mode, calling `torch.cuda.Stream` returns a stream of another class."""
+    return _new_stream(*args, **kwargs) if called is torch.cuda.Stream else original(called, *args, **kwargs)
 
 
-def _wrap_class(cls: type, make: Callable[..., Any]) -> None:
-    """In the mode, calling `cls` returns what `make` does, which is of another class."""
-    original = cls.__new__
-
-    def new(called: type, *args: Any, **kwargs: Any) -> Any:
-        if called is cls and _C.in_fake_mode():
-            return make(*args, **kwargs)
-        return original(called, *args, **kwargs)
-
-    cls.__new__ = new  # type: ignore[assignment]
+def new_event(original: Callable[..., Any], called: type, *args: Any, **kwargs: Any) -> Any:
+    return _new_event(*args, **kwargs) if called is torch.cuda.Event else original(called, *args, **kwargs)
 
 
-def install() -> None:
-    """Puts them in place. In the mode the devices are claimed ones, whether there are others or not."""
-    for name in _IN_THE_MODE:
-        _original[name] = getattr(torch.cuda, name)
-        setattr(torch.cuda, name, _wrap(name))
-    # Where there is no GPU, PyTorch's FakeTensorMode, which DTensor uses too, would put a guard over ours that makes no
-    # streams.
-    torch._C._ensureCUDADeviceGuardSet = lambda: None
-    _wrap_class(torch.cuda.Stream, _new_stream)
-    _wrap_class(torch.cuda.Event, _new_event)
+def leave_guard(original: Callable[[], None]) -> None:
+    """PyTorch's FakeTensorMode, which DTensor uses too, would put a guard over ours that makes no streams."""
+
+
+def uncached(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """What PyTorch remembers of a device, asked anew and not remembered: of a claimed one the answer is another."""
+    return original.__wrapped__(*args, **kwargs)

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from torch._library import fake_impl, simple_registry
+from torch._library import simple_registry
 
-from torchfake import _C
 from torchfake.errors import DynamicOutputShapeException
-
-_real_set_ctx_getter: Callable[[Any], AbstractContextManager[None]] = fake_impl.set_ctx_getter
 
 
 class _Context:
@@ -31,18 +28,14 @@ class _Context:
     create_unbacked_symint = new_dynamic_size
 
 
-def _set_ctx_getter(getter: Callable[[], Any]) -> AbstractContextManager[None]:
+def set_ctx_getter(
+    original: Callable[[Any], AbstractContextManager[None]], getter: Callable[[], Any]
+) -> AbstractContextManager[None]:
     # On plain meta tensors the getter raises, and speaks of FakeTensors; here the tensors are fake.
-    if not _C.in_fake_mode():
-        return _real_set_ctx_getter(getter)
     op: str = inspect.getclosurevars(getter).nonlocals.get("qualname", "custom operator")
-    return _real_set_ctx_getter(lambda: _Context(op))
+    return original(lambda: _Context(op))
 
 
-def _has_fake_impl(op: str) -> bool:
+def has_fake_impl(op: str) -> bool:
+    """Whether somebody has given the operator a fake implementation, which the engine then runs."""
     return simple_registry.singleton.find(op).fake_impl.kernel is not None
-
-
-def install() -> None:
-    _C._set_fake_impl_finder(_has_fake_impl)
-    fake_impl.set_ctx_getter = _set_ctx_getter  # type: ignore[assignment]

@@ -7,65 +7,41 @@ value is not known.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, _ops
-from torch._higher_order_ops import utils
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
-from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
-from torchfake._export import teach_compiler
 from torchfake.errors import DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, in_mode_of, is_fake
 
 _FAKE = torch._C._dispatch_key_parse("Fake")
-_KERNELS: dict[HigherOrderOperator, Callable[..., Any]] = {}
 _REAL = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
-_compute_keyset: Any = _ops._compute_keyset
-_real_setup_compilation_env = utils.setup_compilation_env
-_dispatch: Any = HigherOrderOperator.dispatch
-
-
-def install() -> None:
-    _KERNELS.update(
-        {
-            cond_op: _cond,
-            while_loop_op: _while_loop,
-            while_loop_stack_output_op: _while_loop_stack_output,
-        }
-    )
-    HigherOrderOperator.dispatch = _dispatch_with_fakes  # type: ignore[method-assign]
-    for module in (utils, sys.modules.get("torch.nn.attention.flex_attention")):
-        if module is not None:
-            module.setup_compilation_env = _setup_compilation_env  # type: ignore[attr-defined]
-
-
-def _dispatch_with_fakes(self: Any, /, dispatch_key: Any, *args: Any, **kwargs: Any) -> Any:
+def dispatch(original: Callable[..., Any], self: Any, /, dispatch_key: Any, *args: Any, **kwargs: Any) -> Any:
     if dispatch_key != _FAKE:
-        return _dispatch(self, dispatch_key, *args, **kwargs)
+        return original(self, dispatch_key, *args, **kwargs)
     fake = find_fake(tree_leaves((args, kwargs)))
     with nullcontext() if fake is None else in_mode_of(fake):
         if self in _KERNELS:
             return _KERNELS[self](*args, **kwargs)
-        below = _compute_keyset(args, kwargs, self.non_fallthrough_keys.remove(_FAKE))
-        return _dispatch(self, below.highestPriorityTypeId(), *args, **kwargs)
+        compute_keyset: Any = _ops._compute_keyset
+        below = compute_keyset(args, kwargs, self.non_fallthrough_keys.remove(_FAKE))
+        return original(self, below.highestPriorityTypeId(), *args, **kwargs)
 
 
 @contextmanager
-def _setup_compilation_env() -> Iterator[Any]:
+def setup_compilation_env(original: Callable[..., AbstractContextManager[Any]], *args: Any) -> Iterator[Any]:
     """The compiler finds the tensors that the functions close over. It has fakes of its own: ours leave meanwhile."""
-    teach_compiler()
-    with _real_setup_compilation_env() as backend, _without_mode_while_compiling():
+    with original(*args) as backend, _without_mode_while_compiling():
         yield backend
 
 
@@ -198,3 +174,10 @@ def _place(tensor: Tensor) -> object:
 
 def _describe(tensor: Tensor) -> str:
     return f"sizes {list(tensor.shape)}, {tensor.dtype}, on {tensor.device}"
+
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    cond_op: _cond,
+    while_loop_op: _while_loop,
+    while_loop_stack_output_op: _while_loop_stack_output,
+}

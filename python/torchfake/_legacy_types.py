@@ -27,12 +27,20 @@ class _CudaTensorType(type):
     def __getattr__(cls, name: str) -> Any:
         return getattr(cls._original, name)
 
+    # PyTorch has a set of its tensor types.
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls._original
 
-def install() -> None:
-    """Puts the stand-ins in place, where PyTorch has no CUDA."""
+    def __hash__(cls) -> int:
+        return hash(cls._original)
+
+
+def stand_in(original: Any) -> Any:
+    """What stands in the place of one of PyTorch's types: the type itself where PyTorch has CUDA."""
     if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-        return
-    for original in torch._tensor_classes:
-        if original.__module__ == "torch.cuda":
-            body = {"__module__": "torch.cuda", "_original": original}
-            setattr(torch.cuda, original.__name__, _CudaTensorType(original.__name__, (), body))
+        return original
+    return _CudaTensorType(original.__name__, (), {"__module__": "torch.cuda", "_original": original})
+
+
+#: Those that PyTorch has.
+NAMES = sorted(original.__name__ for original in torch._tensor_classes if original.__module__ == "torch.cuda")

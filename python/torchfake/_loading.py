@@ -16,7 +16,6 @@ Rejected: wrapping PyTorch's rebuild functions, of which there are many, and who
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import tarfile
@@ -36,10 +35,6 @@ ByteOrder = Literal["little", "big"]
 # How values are written: as integers of their width, whatever they mean.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-_real_load: Callable[..., Any] = serialization._load
-_real_legacy_load: Callable[..., Any] = serialization._legacy_load
-_real_load_state_dict: Callable[..., Any] = torch.nn.Module.load_state_dict
-
 # The map_location of the torch.load in progress. PyTorch's own record of it leaves out the legacy format.
 _map_location: ContextVar[Any] = ContextVar("_map_location", default=None)
 
@@ -55,6 +50,8 @@ def claimed_device(location: str, nbytes: int) -> torch.device:
     Needs the mode: a map_location function is handed a fake storage.
     """
     wanted = _map_location.get()
+    if wanted is None:  # a file with pickled fakes, loaded outside the mode
+        wanted = getattr(serialization._serialization_tls, "map_location", None)
     if callable(wanted):
         storage = wanted(_claim_storage(nbytes, torch.device("cpu")), location)
         return torch.device(location) if storage is None else storage.device
@@ -120,7 +117,8 @@ def _unpickle(
     return reader.load()
 
 
-def _load(
+def load(
+    original: Callable[..., Any],
     zip_file: Any,
     map_location: Any,
     pickle_module: Any,
@@ -130,10 +128,6 @@ def _load(
 ) -> Any:
     """Reads the zip format."""
     with _mapping_locations(map_location):
-        if not _C.in_fake_mode():
-            return _real_load(
-                zip_file, map_location, pickle_module, pickle_file, overall_storage=overall_storage, **pickle_load_args
-            )
         storages = _Storages()
         swapped = zip_file.has_record("byteorder") and zip_file.get_record("byteorder") == b"big"
         byteorder: ByteOrder = "big" if swapped else "little"
@@ -159,11 +153,13 @@ def _load(
         return result
 
 
-def _legacy_load(file: IO[bytes], map_location: Any, pickle_module: Any, **pickle_load_args: Any) -> Any:
+def legacy_load(
+    original: Callable[..., Any], file: IO[bytes], map_location: Any, pickle_module: Any, **pickle_load_args: Any
+) -> Any:
     """Reads the format before PyTorch 1.6: five pickles, then the data of the storages that the fifth one names."""
     with _mapping_locations(map_location):
         if not _C.in_fake_mode():
-            return _real_legacy_load(file, map_location, pickle_module, **pickle_load_args)
+            return original(file, map_location, pickle_module, **pickle_load_args)
         if file.tell() == 0 and tarfile.is_tarfile(file):
             raise UnsupportedFakeTensorException(
                 "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside of it "
@@ -217,18 +213,14 @@ def _refuse_mixing(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> No
         )
 
 
-@functools.wraps(_real_load_state_dict)
-def _load_state_dict(
-    self: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+def load_state_dict(
+    original: Callable[..., Any],
+    self: torch.nn.Module,
+    state_dict: Mapping[str, Any],
+    strict: bool = True,
+    assign: bool = False,
 ) -> Any:
     # PyTorch would copy what it can, and then raise one untyped error for the rest.
     if not assign and isinstance(state_dict, Mapping):
         _refuse_mixing(self, state_dict)
-    return _real_load_state_dict(self, state_dict, strict=strict, assign=assign)
-
-
-def install() -> None:
-    """Puts the readers in the place of PyTorch's. `torch.load` itself stays: programs hold references to it."""
-    serialization._load = _load
-    serialization._legacy_load = _legacy_load  # type: ignore[assignment]
-    torch.nn.Module.load_state_dict = _load_state_dict  # type: ignore[method-assign]
+    return original(self, state_dict, strict=strict, assign=assign)

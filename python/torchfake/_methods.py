@@ -1,7 +1,6 @@
 """Methods of `torch.Tensor` that never reach the dispatcher, taught about fakes.
 
-PyTorch implements these in C by looking at a tensor's keys or data pointer, where a fake has nothing to show. For real
-tensors each wrapper calls the original.
+PyTorch implements these in C by looking at a tensor's keys or data pointer, where a fake has nothing to show.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from torchfake import _C
-from torchfake._stand_in import StandIn
 from torchfake.errors import DataAccessError, UnknownValuesError
 from torchfake.fake import in_mode_of
 
@@ -28,6 +26,7 @@ def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAcc
 
 
 def _new_tensor(
+    original: Callable[..., Tensor],
     self: Tensor,
     data: Any,
     *,
@@ -51,7 +50,13 @@ def _new_tensor(
         )
 
 
-def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **kwargs: Any) -> Tensor:
+def _new(
+    original: Callable[..., Tensor],
+    self: Tensor,
+    *args: Any,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> Tensor:
     if not args or all(isinstance(arg, int) for arg in args):
         return self.new_empty(args or (0,), device=device, **kwargs)
     (data,) = args
@@ -60,7 +65,7 @@ def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **k
     if torch.is_storage(data):
         return self.new_empty(0, device=device).set_(data)
     if not isinstance(data, Tensor):
-        return _new_tensor(self, data, device=device, **kwargs)
+        return _new_tensor(original, self, data, device=device, **kwargs)
     if (data.dtype, data.device) != (self.dtype, self.device):
         expected, got = (f"{_legacy_name(tensor)} on {tensor.device}" for tensor in (self, data))
         raise TypeError(f"new: expected a {expected} (got {got})")
@@ -68,31 +73,33 @@ def _new(self: Tensor, *args: Any, device: torch.device | str | None = None, **k
     return alias
 
 
-def _tolist(self: Tensor) -> Any:
+def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
     on_cpu = self.detach().cpu().clone()  # a copy has memory of its own, whatever part of one this is
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
         raise no_data("tolist", UnknownValuesError)
-    return _original["tolist"](on_cpu)
+    return original(on_cpu)
 
 
-def _numpy(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     try:
-        return _original["numpy"](self, *args, **kwargs)
+        return original(self, *args, **kwargs)
     except DataAccessError:  # of data_ptr(), which nobody called
         raise no_data("numpy") from None
 
 
-def _dlpack(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _dlpack(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     # Known values lie in the memory of the CPU. PyTorch's own refusals come first, as on the CPU.
     if self.device.type != "cpu" and not self.requires_grad and not self.is_conj():
         raise no_data("dlpack")
     try:
-        return _original["__dlpack__"](self, *args, **kwargs)
+        return original(self, *args, **kwargs)
     except DataAccessError:
         raise no_data("dlpack") from None
 
 
-def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+def _type(
+    original: Callable[..., Any], self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
+) -> Any:
     if dtype is not None:
         if isinstance(dtype, torch.dtype):
             return self.to(dtype=dtype, non_blocking=non_blocking)
@@ -135,32 +142,26 @@ def _device_of(legacy_name: str) -> str | None:
     return module or "cpu"
 
 
-_FOR_FAKES: dict[str, Callable[..., Any]] = {
-    "__dlpack__": _dlpack,
-    "new": _new,
-    "new_tensor": _new_tensor,
-    "numpy": _numpy,
-    "tolist": _tolist,
-    "type": _type,
-}
-
-_original: dict[str, Callable[..., Any]] = {}
-
-
-def _method(name: str) -> StandIn:
-    original = _original[name] = getattr(Tensor, name)
-    for_fakes = _FOR_FAKES[name]
-
-    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _for_fakes(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if torch.overrides.has_torch_function_unary(self):
-            return torch.overrides.handle_torch_function(stand_in, (self,), self, *args, **kwargs)
-        return (for_fakes if _C.is_fake(self) else original)(self, *args, **kwargs)
+            return torch.overrides.handle_torch_function(getattr(Tensor, name), (self,), self, *args, **kwargs)
+        if not _C.is_fake(self):  # another argument is one
+            return original(self, *args, **kwargs)
+        return function(original, self, *args, **kwargs)
 
-    stand_in = StandIn(original, method)
-    return stand_in
+    return method
 
 
-def install() -> None:
-    """Puts the methods in place."""
-    for name in _FOR_FAKES:
-        setattr(Tensor, name, _method(name))
+#: What answers for fakes, by the name in `torch.Tensor`.
+FOR_FAKES = {
+    name: _for_fakes(name, function)
+    for name, function in (
+        ("__dlpack__", _dlpack),
+        ("new", _new),
+        ("new_tensor", _new_tensor),
+        ("numpy", _numpy),
+        ("tolist", _tolist),
+        ("type", _type),
+    )
+}

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -57,7 +54,6 @@ class Mode:
         entered = _C.EnteredFakeMode(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
         # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
         torch._C._set_only_lift_cpu_tensors(True)
-        _C._skip_init_of_other_backends(True)
         self._stack().append((entered, lifts_cpu_only))
         return self
 
@@ -70,7 +66,6 @@ class Mode:
         entered, lifts_cpu_only = self._stack().pop()
         torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
         entered.leave()
-        _C._skip_init_of_other_backends(False)
 
     @classmethod
     def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
@@ -145,60 +140,47 @@ def refuse_pytorchs_mode() -> None:
         )
 
 
-def _called_by_pytorch() -> bool:
-    """Whether the caller's caller is PyTorch itself, which enters its mode for a moment to describe a tensor."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
-        frame = frame.f_back
-    name: str = frame.f_globals.get("__name__", "")
-    return name == "torch" or name.startswith("torch.")
-
-
-def _suspend_as_well(suspend: Callable[..., AbstractContextManager[Any]]) -> None:
+def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Makes one of PyTorch's functions that suspend modes suspend a FakeTensorMode of ours too, and yield it.
 
     A `fake_mode` stays: it is there for programs, in whose depths PyTorch suspends its own.
     """
-    # What the decorator contextlib.contextmanager calls. The function itself is held by whoever imported it.
-    (cell,) = suspend.__closure__  # type: ignore[misc]
-    inside = cell.cell_contents
-
-    @functools.wraps(inside)
-    def both() -> Iterator[Any]:
-        mode = current_mode()
-        if mode is None or not mode._state.exclusive:
-            yield from inside()
-            return
-        suspended = _C.EnteredNoFakeMode()
-        try:
-            with contextlib.contextmanager(inside)() as theirs:
-                yield mode if theirs is None else theirs
-        finally:
+    mode = current_mode()
+    exclusive = mode is not None and mode._state.exclusive
+    suspended = _C.EnteredNoFakeMode() if exclusive else None
+    try:
+        with contextlib.contextmanager(original)(*args, **kwargs) as theirs:
+            yield mode if exclusive and theirs is None else theirs
+    finally:
+        if suspended is not None:
             suspended.leave()
 
-    cell.cell_contents = both
+
+# One entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours on this thread, innermost
+# last.
+_suspended = threading.local()
 
 
-def install() -> None:
-    """Makes PyTorch's modes and ours know of each other.
+def enter_pytorchs_mode(original: Callable[..., Any], self: Any) -> Any:
+    """The innermost mode decides: PyTorch's own FakeTensorMode, entered inside one of ours, suspends it.
 
-    PyTorch's own FakeTensorMode refuses to be entered inside one of ours, unless PyTorch does so itself; what suspends
-    PyTorch's suspends ours.
+    PyTorch enters it by itself, to describe a tensor or to ask an operator for its output.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchs
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torch.utils._python_dispatch import _disable_current_modes
+    suspended = _C.EnteredNoFakeMode()
+    try:
+        entered = original(self)
+    except BaseException:
+        suspended.leave()
+        raise
+    vars(_suspended).setdefault("stack", []).append((len(self.enter_stack), self, suspended))
+    return entered
 
-    enter = PyTorchs.__enter__
 
-    def refuse_ours(self: PyTorchs) -> PyTorchs:
-        if _C.in_fake_mode() and not _called_by_pytorch():
-            raise MixedModesError(
-                "a mode of torchfake is active here; leave it (torchfake.no_fake_mode) before entering PyTorch's own "
-                "FakeTensorMode. torchfake.to_torch converts fakes to its tensors."
-            )
-        return enter(self)
-
-    _suspend_as_well(_disable_current_modes)
-    _suspend_as_well(unset_fake_temporarily)
-    PyTorchs.__enter__ = refuse_ours  # type: ignore[method-assign, assignment]
+def leave_pytorchs_mode(original: Callable[..., Any], self: Any, *error: Any) -> Any:
+    depth = len(self.enter_stack)
+    try:
+        return original(self, *error)
+    finally:
+        stack = vars(_suspended).get("stack", [])
+        if stack and stack[-1][0] == depth and stack[-1][1] is self:
+            stack.pop()[2].leave()

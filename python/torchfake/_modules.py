@@ -6,6 +6,7 @@ Recurrent modules on a GPU: cuDNN has their weights in one buffer, and they are 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -14,25 +15,26 @@ from torch.backends import cudnn
 
 from torchfake import _C
 
-_real_is_compatible: Callable[[Tensor, Tensor], bool] = torch._has_compatible_shallow_copy_type
 
-
-# The names of the arguments are those that PyTorch's compiler expects.
-def _is_compatible(input: Tensor, from_: Tensor) -> bool:
+def make_is_compatible(original: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
     """Asked by modules: whether `input.data = from_` works, which is an error between a real tensor and a fake."""
-    return _C.is_plain_fake(input) == _C.is_plain_fake(from_) and _real_is_compatible(input, from_)
+
+    # A function of Python, with the arguments that PyTorch's compiler expects.
+    @functools.wraps(original)
+    def is_compatible(input: Tensor, from_: Tensor) -> bool:
+        return _C.is_plain_fake(input) == _C.is_plain_fake(from_) and original(input, from_)
+
+    return is_compatible
 
 
 # What cuDNN calls them; PyTorch has its numbers only where it has cuDNN.
 _CUDNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
-_real_flatten_parameters: Callable[[nn.RNNBase], None] = nn.RNNBase.flatten_parameters
 
-
-def _flatten_parameters(self: nn.RNNBase) -> None:
+def flatten_parameters(original: Callable[[nn.RNNBase], None], self: nn.RNNBase) -> None:
     weights = [weight for weight in self._flat_weights if isinstance(weight, Tensor)]
     if not any(map(_C.is_plain_fake, weights)):
-        _real_flatten_parameters(self)
+        original(self)
         return
     if len(weights) < len(self._flat_weights) or not all(_goes_to_cudnn(weight, weights[0]) for weight in weights):
         return
@@ -50,9 +52,3 @@ def _goes_to_cudnn(weight: Tensor, first: Tensor) -> bool:
         and weight.dtype in cudnn.CUDNN_TENSOR_DTYPES
         and torch._C._get_cudnn_enabled()
     )
-
-
-def install() -> None:
-    """Puts the functions in place."""
-    nn.RNNBase.flatten_parameters = _flatten_parameters  # type: ignore[method-assign]
-    torch._has_compatible_shallow_copy_type = _is_compatible

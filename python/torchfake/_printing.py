@@ -9,11 +9,7 @@ from torch import Tensor, _tensor_str
 from torch.autograd import forward_ad
 
 from torchfake import _C
-from torchfake._stand_in import StandIn
 from torchfake.fake import find_fake, is_fake, no_fake_mode
-
-_real_format: Callable[..., str] = Tensor.__format__
-_real_str_intern: Callable[..., str] = _tensor_str._str_intern
 
 
 def _describe(tensor: Tensor, contents: str) -> str:
@@ -54,25 +50,19 @@ def _wraps_fake(tensor: Tensor) -> bool:
     return is_fake(tensor) or find_fake(vars(tensor).values()) is not None
 
 
-def _str_intern(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents: str | None = None) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
-        return _real_str_intern(tensor, tensor_contents=tensor_contents)
+        return original(tensor, tensor_contents=tensor_contents)
     if _C.is_fake(tensor) or _wraps_fake(tensor):
         return _describe(tensor, "..." if tensor_contents is None else tensor_contents)
     if not _C.in_fake_mode():
-        return _real_str_intern(tensor, tensor_contents=tensor_contents)
+        return original(tensor, tensor_contents=tensor_contents)
     with no_fake_mode():  # a mode may refuse operators on real tensors
-        return _real_str_intern(tensor, tensor_contents=tensor_contents)
+        return original(tensor, tensor_contents=tensor_contents)
 
 
-def _format(self: Tensor, spec: str) -> str:
+def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
     # A number is formatted as its value. Without one, and unless a form is asked for, its metadata is what there is.
     if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
         return repr(self)
-    return _real_format(self, spec)
-
-
-def install() -> None:
-    """Teaches PyTorch's printer about fakes."""
-    _tensor_str._str_intern = _str_intern
-    Tensor.__format__ = StandIn(_real_format, _format)  # type: ignore[method-assign]
+    return original(self, spec)

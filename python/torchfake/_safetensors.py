@@ -1,29 +1,20 @@
 """safetensors files inside the mode: fakes from the header alone.
 
-Note [Hooking safetensors]
-safetensors reads in Rust and copies into memory it asks a pointer for, so its functions have to be wrapped. It is an
-optional dependency, and programs hold copies of its names (`from safetensors import safe_open`). So it is wrapped at
-the moment it is imported, before anybody can have a copy; where it was imported before torchfake, once, wherever a copy
-is found. Outside the mode the wrappers call the originals. As in Note [Loading in the mode], a single element is read.
+safetensors reads in Rust and copies into memory it asks a pointer for, so its functions have to be replaced. As in
+Note [Loading in the mode], a single element is read.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchfake import _C
 from torchfake.errors import UnsupportedFakeTensorException
 from torchfake.fake import no_fake_mode
 
@@ -118,91 +109,24 @@ class _FakeSafeOpen:
         return {name: self.get_tensor(name) for name in self._real.offset_keys()}
 
 
-def _wrap_safe_open(real: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(real, updated=())
-    def safe_open(filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
-        if not _C.in_fake_mode() or framework not in ("pt", "torch", "pytorch"):
-            return real(filename, framework, device, **kwargs)
-        claimed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        return _FakeSafeOpen(real(filename, framework, "cpu", **kwargs), claimed)
-
-    return safe_open
+def safe_open(original: Callable[..., Any], filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
+    if framework not in ("pt", "torch", "pytorch"):
+        return original(filename, framework, device, **kwargs)
+    claimed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return _FakeSafeOpen(original(filename, framework, "cpu", **kwargs), claimed)
 
 
-def _wrap_load(real: Callable[[bytes], dict[str, Tensor]]) -> Callable[[bytes], dict[str, Tensor]]:
-    @functools.wraps(real)
-    def load(data: bytes) -> dict[str, Tensor]:
-        if not _C.in_fake_mode():
-            return real(data)
-        # The file format: the header's length in 8 bytes, the header as JSON, the data.
-        start = 8 + int.from_bytes(data[:8], "little")
-        entries = json.loads(data[8:start])
-        entries.pop("__metadata__", None)
-        loaded = {}
-        for name, entry in entries.items():
-            loaded[name] = _empty(entry["dtype"], entry["shape"])
-            if loaded[name].numel() == 1:
-                begin, end = entry["data_offsets"]
-                with no_fake_mode():
-                    number = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=loaded[name].dtype)
-                loaded[name] = _known(number.reshape(entry["shape"]))
-        return loaded
-
-    return load
-
-
-_WRAPPERS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "safetensors": ("safe_open", _wrap_safe_open),
-    "safetensors.torch": ("load", _wrap_load),
-}
-
-
-def _wrap_module(module: ModuleType) -> tuple[Any, Any]:
-    """Wraps the module's function. Returns the original and the wrapper."""
-    name, wrap = _WRAPPERS[module.__name__]
-    real = getattr(module, name)
-    setattr(module, name, wrap(real))
-    return real, getattr(module, name)
-
-
-class _Finder(MetaPathFinder):
-    """Finds safetensors as everybody else does, and wraps it when it has been executed."""
-
-    def __init__(self, waiting_for: set[str]) -> None:
-        self._waiting_for = waiting_for
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in self._waiting_for:
-            return None
-        self._waiting_for.remove(fullname)  # the search below comes by here again
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            self._waiting_for.add(fullname)
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            _wrap_module(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def _replace_everywhere(real: Any, wrapper: Any) -> None:
-    for module in list(sys.modules.values()):
-        names = [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is real]
-        for name in names:
-            setattr(module, name, wrapper)
-
-
-def install() -> None:
-    """Wraps safetensors now if it has been imported, and otherwise when it is. See Note [Hooking safetensors]."""
-    imported = [sys.modules[name] for name in _WRAPPERS if name in sys.modules]
-    for module in imported:
-        _replace_everywhere(*_wrap_module(module))
-    waiting_for = set(_WRAPPERS).difference(module.__name__ for module in imported)
-    if waiting_for:
-        sys.meta_path.insert(0, _Finder(waiting_for))
+def load(original: Callable[[bytes], dict[str, Tensor]], data: bytes) -> dict[str, Tensor]:
+    # The file format: the header's length in 8 bytes, the header as JSON, the data.
+    start = 8 + int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8:start])
+    entries.pop("__metadata__", None)
+    loaded = {}
+    for name, entry in entries.items():
+        loaded[name] = _empty(entry["dtype"], entry["shape"])
+        if loaded[name].numel() == 1:
+            begin, end = entry["data_offsets"]
+            with no_fake_mode():
+                number = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=loaded[name].dtype)
+            loaded[name] = _known(number.reshape(entry["shape"]))
+    return loaded

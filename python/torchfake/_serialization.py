@@ -16,30 +16,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import pickle
 import struct
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing import reductions
-from torch.utils.data._utils.collate import default_collate_fn_map
 
-from torchfake import _C, _loading, _safetensors
+from torchfake import _C
 from torchfake._loading import INTEGERS, claimed_device
 from torchfake.fake import fake_mode
-
-_real_collate: Callable[..., Any] = default_collate_fn_map[Tensor]
-_real_deepcopy: Callable[..., Any] = Tensor.__deepcopy__
-_real_is_shared: Callable[..., Any] = Tensor.is_shared
-_real_reduce: Callable[..., Any] = Tensor._reduce_ex_internal
-_real_reduce_for_process: Callable[..., Any] = reductions.reduce_tensor
-_real_share_memory_: Callable[..., Any] = Tensor.share_memory_
 
 # The letters by which struct knows INTEGERS.
 _STRUCT_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
@@ -116,10 +105,9 @@ def _rebuild_fake_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-@functools.wraps(_real_reduce)
-def _reduce(self: Tensor, protocol: int) -> tuple[Any, ...]:
+def reduce_ex(original: Callable[..., tuple[Any, ...]], self: Tensor, protocol: int) -> tuple[Any, ...]:
     if not _C.is_fake(self):
-        return _real_reduce(self, protocol)  # type: ignore[no-any-return]
+        return original(self, protocol)
     torch.utils.hooks.warn_if_has_hooks(self)
     with torch._C.DisableTorchFunctionSubclass():
         return _rebuild_fake_tensor, (
@@ -133,24 +121,23 @@ def _reduce(self: Tensor, protocol: int) -> tuple[Any, ...]:
         )
 
 
-def _reduce_for_process(tensor: Tensor) -> Any:
+def reduce_for_process(original: Callable[[Tensor], Any], tensor: Tensor) -> Any:
     # To a process goes what goes into a pickle: there is no memory to share. What PyTorch refuses, it refuses itself.
     if not _C.is_fake(tensor) or (tensor.requires_grad and not tensor.is_leaf):
-        return _real_reduce_for_process(tensor)
+        return original(tensor)
     return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
 
 
-def _collate(batch: list[Tensor], **kwargs: Any) -> Tensor:
+def collate(original: Callable[..., Tensor], batch: list[Tensor], **kwargs: Any) -> Tensor:
     # In a DataLoader's worker PyTorch stacks into shared memory, which it allocates first.
     if _C.is_fake(batch[0]):
         return torch.stack(batch)
-    return _real_collate(batch, **kwargs)  # type: ignore[no-any-return]
+    return original(batch, **kwargs)
 
 
-@functools.wraps(_real_deepcopy)
-def _deepcopy(self: Tensor, memo: dict[Any, Any]) -> Tensor:
+def deepcopy(original: Callable[..., Tensor], self: Tensor, memo: dict[Any, Any]) -> Tensor:
     if not _C.is_fake(self) or not self.is_leaf or id(self) in memo:
-        return _real_deepcopy(self, memo)  # type: ignore[no-any-return]
+        return original(self, memo)
     if torch.overrides.has_torch_function_unary(self):
         return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)  # type: ignore[no-any-return]
     with torch.no_grad():
@@ -179,30 +166,15 @@ def _copy_with_storage(plain: Tensor, memo: dict[Any, Any]) -> Tensor:
     return copied.neg() if plain.is_neg() else copied
 
 
-@functools.wraps(_real_share_memory_)
-def _share_memory_(self: Tensor) -> Tensor:
-    if not _C.is_fake(self):
-        return _real_share_memory_(self)  # type: ignore[no-any-return]
+def share_memory_(original: Callable[[Tensor], Tensor], self: Tensor) -> Tensor:
     self.untyped_storage()._torchfake_is_shared = True  # type: ignore[attr-defined]
     return self
 
 
-@functools.wraps(_real_is_shared)
-def _is_shared(self: Tensor) -> bool:
-    if not _C.is_fake(self):
-        return _real_is_shared(self)  # type: ignore[no-any-return]
+def is_shared(original: Callable[[Tensor], bool], self: Tensor) -> bool:
     return self.device.type == "cuda" or getattr(self.untyped_storage(), "_torchfake_is_shared", False)
 
 
-def install() -> None:
-    """Teaches pickle, copy and multiprocessing about fakes, and the loaders."""
-    Tensor._reduce_ex_internal = _reduce  # type: ignore[method-assign]
-    Tensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
-    Tensor.share_memory_ = _share_memory_  # type: ignore[method-assign]
-    Tensor.is_shared = _is_shared  # type: ignore[method-assign]
-    for kind in (Tensor, torch.nn.Parameter):
-        ForkingPickler.register(kind, _reduce_for_process)
-    default_collate_fn_map[Tensor] = _collate
+def allow_in_safe_files() -> None:
+    """Lets `torch.load` with `weights_only=True` read files with fakes, which a process may do before it has any."""
     torch.serialization.add_safe_globals([_rebuild_fake_storage, _rebuild_fake_tensor])
-    _loading.install()
-    _safetensors.install()

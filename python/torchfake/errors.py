@@ -17,6 +17,7 @@ __all__ = [
     "FakeTensorError",
     "MetadataMismatchError",
     "MixedModesError",
+    "ModeActiveError",
     "RealTensorError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
@@ -93,6 +94,10 @@ class MetadataMismatchError(FakeTensorError):
 
 class MixedModesError(FakeTensorError):
     """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with one of ours."""
+
+
+class ModeActiveError(FakeTensorError):
+    """`torchfake.uninstall()` was called while a thread is in a mode."""
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -112,24 +111,16 @@ def _with_autograd_of(t: Tensor, converted: Tensor, convert: Callable[[Tensor], 
     return converted
 
 
-_real_dispatch = PyTorchsFakeTensor.__torch_dispatch__.__func__  # type: ignore[attr-defined]
-
-
-@functools.wraps(_real_dispatch)
-def _dispatch(cls: type[Tensor], func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: Any, **named: Any) -> Any:
+    """Makes PyTorch's FakeTensors say how they are converted, where they meet ours."""
     try:
-        return _real_dispatch(cls, func, types, args, kwargs)
+        return original(cls, func, *rest, **named)
     except (AssertionError, RealTensorError) as error:
         # PyTorch's mode found one of ours, or ours the meta tensor that one of PyTorch's is.
-        if not _C.in_fake_mode() and find_fake(tree_leaves((args, kwargs))) is None:
+        if not _C.in_fake_mode() and find_fake(tree_leaves((rest, named))) is None:
             raise
         raise MixedModesError(
             f"{func}: among the arguments is a FakeTensor of PyTorch's own; torchfake.from_torch converts it to a fake "
             "of torchfake, and torchfake.to_torch a fake of torchfake to one of PyTorch's.",
             func.name(),
         ) from error
-
-
-def install() -> None:
-    """Makes PyTorch's FakeTensors say how they are converted, where they meet ours."""
-    PyTorchsFakeTensor.__torch_dispatch__ = classmethod(_dispatch)  # type: ignore[assignment,method-assign]

@@ -562,9 +562,21 @@ def test_a_mode_tells_what_pytorchs_tells() -> None:
 # ---- Beside PyTorch's own --------------------------------------------------------------------------------------------
 
 
-def test_two_kinds_of_modes_at_once_are_refused() -> None:
-    with FakeTensorMode(), pytest.raises(MixedModesError, match="leave it"), PyTorchsMode():
-        pass
+@pytest.mark.parametrize("make_mode", [FakeTensorMode, fake_mode])
+def test_pytorchs_mode_inside_one_of_ours_suspends_it(make_mode: Callable[[], Any]) -> None:
+    theirs = PyTorchsMode()
+    with make_mode():
+        with theirs, PyTorchsMode(), theirs:
+            x = torch.ones(1)
+            assert isinstance(x + 1, PyTorchsFakeTensor) and not is_fake(x)
+        assert is_fake(torch.ones(1))
+        with pytest.raises(ZeroDivisionError), theirs:
+            1 / 0  # noqa: B018
+        assert is_fake(torch.ones(1))
+    assert not is_fake(torch.ones(1))
+
+
+def test_a_mode_of_ours_inside_pytorchs_is_refused() -> None:
     with PyTorchsMode(), pytest.raises(MixedModesError, match="leave it"), FakeTensorMode():
         pass
     with PyTorchsMode(), pytest.raises(MixedModesError), fake_mode():

@@ -109,7 +109,14 @@ ModeState::ModeState(FakeModeOptions options) : options(std::move(options)), cac
   g_reasons_to_look += this->options.exclusive ? 1 : 0;
 }
 
+void ModeState::release_resources() {
+  if (used_in.exchange(0, std::memory_order_relaxed) != 0) {
+    end_use();
+  }
+}
+
 ModeState::~ModeState() {
+  ModeState::release_resources();
   g_exclusive_modes -= options.exclusive ? 1 : 0;
   g_reasons_to_look -= options.exclusive ? 1 : 0;
 }
@@ -176,11 +183,6 @@ FakeMode::FakeMode(FakeModeOptions options) : FakeMode(c10::make_intrusive<ModeS
 
 namespace {
 
-const ModePtr& require(const ModePtr& state) {
-  TORCH_CHECK_VALUE(state, "FakeMode: expected a mode, got none; NoFakeMode suspends the one that is active.");
-  return state;
-}
-
 std::shared_ptr<OpRecorder> recorder_around(const ModePtr& state) {
   const ModeInfo* around = innermost();
   return around != nullptr && around->mode == state ? around->recorder : nullptr;
@@ -188,13 +190,23 @@ std::shared_ptr<OpRecorder> recorder_around(const ModePtr& state) {
 
 }  // namespace
 
-FakeMode::FakeMode(ModePtr state) : state_(std::move(state)), info_(enter(require(state_), recorder_around(state_))) {}
+FakeMode::FakeMode(ModePtr state) : FakeMode(state, recorder_around(state)) {}
 
-FakeMode::FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder)
-    : state_(std::move(state)), info_(enter(require(state_), std::move(recorder))) {}
+FakeMode::FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder) : state_(std::move(state)) {
+  TORCH_CHECK_VALUE(state_, "FakeMode: expected a mode, got none; NoFakeMode suspends the one that is active.");
+  mode_entered();  // first: from now on nobody deactivates
+  try {
+    state_->note_use();
+    info_ = enter(state_, std::move(recorder));
+  } catch (...) {
+    mode_left();
+    throw;
+  }
+}
 
 FakeMode::~FakeMode() {
   leave(*info_);
+  mode_left();
 }
 
 NoFakeMode::NoFakeMode() : info_(enter(ModePtr(), nullptr)) {}

@@ -3,6 +3,7 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <torchfake/core/activation.h>
 #include <torchfake/core/fake_storage.h>
 
 #include <atomic>
@@ -136,6 +137,8 @@ struct FakeModeOptions {
 struct ModeState final : c10::intrusive_ptr_target {
   explicit ModeState(FakeModeOptions options);
   ~ModeState() override;
+  // When nobody holds it any more; a weak pointer keeps the destructor waiting.
+  void release_resources() override;
 
   // What is an Option may be changed at any time, by any thread; the rest is as it was made.
   FakeModeOptions options;
@@ -143,6 +146,14 @@ struct ModeState final : c10::intrusive_ptr_target {
   SharedSwitch cache;
   // Advanced by whoever traces again with the same fakes: ends what they remember. See ValueMemos.
   Option<int64_t> epoch = 0;
+
+  // The activation in which the mode was entered or made a fake last; 0 if it never did. See Note [Activation].
+  std::atomic<uint32_t> used_in{0};
+  void note_use() {
+    if (C10_UNLIKELY(used_in.load(std::memory_order_relaxed) != activation_number())) {
+      begin_use(*this);
+    }
+  }
 };
 
 using ModePtr = c10::intrusive_ptr<ModeState>;

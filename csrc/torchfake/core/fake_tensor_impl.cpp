@@ -52,6 +52,7 @@ FakeTensorImpl::FakeTensorImpl(
   }
   set_custom_device(true);
   note_claim(claimed_device_);
+  mode_->note_use();
 }
 
 FakeTensorImpl::~FakeTensorImpl() {

@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <torchfake/core/activation.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/dispatch/known_values.h>
@@ -19,12 +20,22 @@ namespace torchfake {
 
 namespace {
 
+// What PyTorch says where a device has no guard.
+[[noreturn]] void refuse_device(c10::DeviceType type) {
+  TORCH_CHECK(
+      false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
+}
+
 // The guard of a device type that fakes claim. It keeps a current device per thread and makes no streams but the default
 // one. Where the device is there, real tensors get its own guard: outside the mode, for an index that exists.
 // See Note [Absent devices].
 class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   ClaimedGuard(c10::DeviceType type, const DeviceGuardImplInterface* real) : type_(type), real_(real) {}
+
+  bool has_real() const noexcept {
+    return real_ != nullptr;
+  }
 
   c10::DeviceType type() const override {
     return type_;
@@ -61,17 +72,28 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     return is_real(device) ? real_->getDefaultStream(device) : default_stream(device);
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
-    return is_real(device) ? real_->getNewStream(device, priority) : default_stream(device);
+    if (is_real(device)) {
+      return real_->getNewStream(device, priority);
+    }
+    require_claim();
+    return default_stream(device);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
-    return is_real(device) ? real_->getStreamFromGlobalPool(device, is_high_priority) : default_stream(device);
+    if (is_real(device)) {
+      return real_->getStreamFromGlobalPool(device, is_high_priority);
+    }
+    require_claim();
+    return default_stream(device);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return is_real(stream.device()) ? real_->exchangeStream(stream) : default_stream(stream.device());
   }
   // In the mode as many as have been claimed: autograd keeps a stream for each, and finds it by index.
   c10::DeviceIndex deviceCount() const noexcept override {
-    return is_real(c10::Device(type_)) ? real_->deviceCount() : claimed_device_count();
+    if (in_fake_mode() || InKernel::active()) {
+      return claimed_device_count();
+    }
+    return real_ == nullptr ? 0 : real_->deviceCount();
   }
 
   // Nothing runs on a claimed device, so there is nothing to wait for.
@@ -137,6 +159,12 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   bool is_real(c10::Device device) const noexcept {
     return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() < real_->deviceCount();
   }
+  // Outside the mode nobody asks for a stream of its own on behalf of a fake: says what the missing guard would have said.
+  void require_claim() const {
+    if (real_ == nullptr && !in_fake_mode() && !InKernel::active()) {
+      refuse_device(type_);
+    }
+  }
   static c10::Stream default_stream(c10::Device device) {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
@@ -150,6 +178,9 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   const c10::DeviceType type_;
   const DeviceGuardImplInterface* const real_;
 };
+
+constexpr auto kDeviceTypes = static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES);
+using GuardSlots = std::array<const c10::impl::DeviceGuardImplInterface*, kDeviceTypes>;
 
 std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
@@ -185,95 +216,149 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   if (AbsentDeviceHook hook = g_hook.load(std::memory_order_acquire)) {
     hook(type);
   }
-  // What the missing guard would have said.
-  TORCH_CHECK(
-      false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
+  refuse_device(type);
 }
 
-// Whether a PyTorch built with CUDA (or ROCm) finds no GPU here. Looks at the device files instead of asking the driver:
+// The same where real operators keep the dispatcher's own error, for the one operator that has to answer.
+at::Scalar read_number(const at::Tensor& number) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
+  torch::jit::Stack stack{number};
+  if (as_fake(number) == nullptr) {
+    refuse_device(number.device().type());
+  }
+  answer_with_known_value(op, &stack);
+  return torch::jit::pop(stack).toScalar();
+}
+
+// Whether a PyTorch built with CUDA (or ROCm) finds a GPU here. Looks at the device files instead of asking the driver:
 // a process that has called the driver can no longer fork workers that use it.
-bool gpu_is_missing() {
+bool look_for_gpu() {
   for (const char* variable : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
     const char* visible = std::getenv(variable);
     if (visible != nullptr && (std::string_view(visible).empty() || std::string_view(visible) == "-1")) {
-      return true;
+      return false;
     }
   }
   for (const char* file : {"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/dev/kfd"}) {
     std::error_code error;
     if (std::filesystem::exists(file, error)) {
-      return false;
+      return true;
     }
   }
-  return true;
+  return false;
 }
 
-bool is_absent(c10::DeviceType type) {
-  return c10::impl::device_guard_impl_registry[static_cast<size_t>(type)].load() == nullptr ||
-      (type == c10::kCUDA && gpu_is_missing());
+// Decided once, as PyTorch does.
+bool gpu_is_missing() {
+  static const bool missing = !look_for_gpu();
+  return missing;
+}
+
+// What stood in the slots of the registry before ours, and ours. Changed under the lock of Note [Activation] alone.
+GuardSlots& guards_before() {
+  static GuardSlots before{};
+  return before;
+}
+GuardSlots& guards_of_ours() {
+  static GuardSlots ours{};
+  return ours;
+}
+
+std::atomic<const c10::impl::DeviceGuardImplInterface*>& slot_of(c10::DeviceType type) {
+  return c10::impl::device_guard_impl_registry[static_cast<size_t>(type)];
 }
 
 // Note [Absent devices]
 // What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch was built without
-// the device or, for CUDA, finds no GPU, when torchfake is loaded:
+// the device or, for CUDA, finds no GPU:
 // - autograd asks the device's guard for a stream whenever it records an operator: ClaimedGuard. A backend that is loaded
-//   later writes over it. CUDA gets one in any case: a machine of one GPU may be asked to claim `cuda:7`.
-// - Python initialises a device before an operator sees it; the front turns that off. So that a real `x.cuda()` still
-//   ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation would have.
+//   later writes over it. CUDA gets one in any case: a machine of one GPU may be asked to claim `cuda:7`. Whether a guard is
+//   in its slot is a question that programs ask (torch.Event), so it is there while fakes are, and no longer.
+// - Python initialises a device before an operator sees it; the front turns that off while there are fakes. So that a real
+//   `x.cuda()` still ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation
+//   would have. Backends that Python does not initialise keep the dispatcher's own error.
 // - an operator that every device could compose, and CUDA has a kernel for, is composed above the engine where PyTorch finds
 //   no such kernel. For these few one is registered, which no real tensor can reach.
 // Nothing else is claimed: torch.cuda.is_available() stays as it was.
-struct Installer {
-  Installer() {
-    for (size_t i = 0; i < static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
-      const auto type = static_cast<c10::DeviceType>(i);
-      auto& slot = c10::impl::device_guard_impl_registry[i];
-      if (is_absent(type)) {
-        slot.store(new ClaimedGuard(type, nullptr));
-        absent.push_back(type);
-      } else if (type == c10::kCUDA) {
-        slot.store(new ClaimedGuard(type, slot.load()));
-      }
+void fill_guard_slots() {
+  for (size_t i = 0; i < kDeviceTypes; ++i) {
+    const auto type = static_cast<c10::DeviceType>(i);
+    const bool absent = is_absent(type);
+    if (!absent && type != c10::kCUDA) {
+      continue;
     }
-    for (const c10::DispatchKey key :
-         {c10::DispatchKey::CUDA,
-          c10::DispatchKey::XPU,
-          c10::DispatchKey::HPU,
-          c10::DispatchKey::MTIA,
-          c10::DispatchKey::MPS,
-          c10::DispatchKey::IPU,
-          c10::DispatchKey::VE,
-          c10::DispatchKey::MAIA}) {
-      const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);
-      if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
-        libraries.emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
-        libraries.back().fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
-      }
+    const c10::impl::DeviceGuardImplInterface* before = slot_of(type).load();
+    const c10::impl::DeviceGuardImplInterface*& ours = guards_of_ours()[i];
+    // Never destroyed: streams and events refer to the guard that they were made with.
+    if (ours == nullptr || before != guards_before()[i]) {
+      ours = new ClaimedGuard(type, absent ? nullptr : before);
     }
-    libraries.emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-    for (const char* name : {"silu_backward", "mish_backward", "_fused_rms_norm"}) {
-      const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + name).c_str(), "");
-      if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
-        libraries.back().impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
-      }
-    }
+    guards_before()[i] = before;
+    slot_of(type).store(ours);
   }
-
-  std::vector<c10::DeviceType> absent;
-  std::vector<torch::Library> libraries;
-};
-
-const Installer& installer() {
-  static const auto* installer = new Installer();  // never destroyed: autograd's threads outlive static storage
-  return *installer;
 }
 
-[[maybe_unused]] const Installer& g_installed_at_load = installer();
+void restore_guard_slots() {
+  for (size_t i = 0; i < kDeviceTypes; ++i) {
+    const c10::impl::DeviceGuardImplInterface* ours = guards_of_ours()[i];
+    if (ours != nullptr) {
+      // Unless a backend that was loaded since has written over it.
+      slot_of(static_cast<c10::DeviceType>(i)).compare_exchange_strong(ours, guards_before()[i]);
+    }
+  }
+}
+
+std::vector<torch::Library>& libraries() {
+  static auto* libraries = new std::vector<torch::Library>();
+  return *libraries;
+}
+
+void install_kernels() {
+  const bool has_hook = g_hook.load(std::memory_order_acquire) != nullptr;
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::CUDA,
+        c10::DispatchKey::XPU,
+        c10::DispatchKey::HPU,
+        c10::DispatchKey::MTIA,
+        c10::DispatchKey::MPS,
+        c10::DispatchKey::IPU,
+        c10::DispatchKey::VE,
+        c10::DispatchKey::MAIA}) {
+    const c10::DeviceType type = c10::dispatchKeyToDeviceType(key);
+    if (!is_absent(type)) {
+      continue;
+    }
+    if (has_hook && is_initialised_by_front(type)) {
+      libraries().emplace_back(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+      libraries().back().fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
+    } else {
+      libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+      libraries().back().impl("_local_scalar_dense", TORCH_FN(read_number));
+    }
+  }
+  libraries().emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  for (const char* name : {"silu_backward", "mish_backward", "_fused_rms_norm"}) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + name).c_str(), "");
+    if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+      libraries().back().impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_real_call>());
+    }
+  }
+}
+
+// See Note [Activation].
+const RegisterChange g_kernels(Span::kOnceActive, {&install_kernels, [] { libraries().clear(); }});
+const RegisterChange g_guards(Span::kWhileFakes, {&fill_guard_slots, &restore_guard_slots});
 
 }  // namespace
 
-const std::vector<c10::DeviceType>& absent_device_types() {
-  return installer().absent;
+bool is_absent(c10::DeviceType type) {
+  const c10::impl::DeviceGuardImplInterface* guard = slot_of(type).load();
+  const auto* ours = dynamic_cast<const ClaimedGuard*>(guard);
+  return guard == nullptr || (ours != nullptr && !ours->has_real()) || (type == c10::kCUDA && gpu_is_missing());
+}
+
+bool is_initialised_by_front(c10::DeviceType type) {
+  return type == c10::kCUDA || type == c10::kXPU || type == c10::kHPU || type == c10::kMTIA;
 }
 
 void set_absent_device_hook(AbsentDeviceHook hook) {

@@ -4,12 +4,14 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
-#include <vector>
-
 namespace torchfake {
 
-// The device types that torchfake stands in for: PyTorch was built without them, or finds no device.
-const std::vector<c10::DeviceType>& absent_device_types();
+// Whether torchfake stands in for a device type: PyTorch was built without it, or finds no device. A backend that is loaded
+// later is not absent from then on.
+bool is_absent(c10::DeviceType type);
+
+// Whether Python initialises the device before an operator sees it, and raises there where it is absent.
+bool is_initialised_by_front(c10::DeviceType type);
 
 // A generator of random numbers for a device that is claimed: it has a seed, an offset and a state, and draws nothing.
 at::Generator new_claimed_generator(c10::Device device);
@@ -18,7 +20,7 @@ at::Generator new_claimed_generator(c10::Device device);
 const at::Generator& default_claimed_generator(c10::Device device);
 
 // Called when a real operator is asked to run on an absent device; expected to throw what PyTorch would have thrown.
-// If it returns, a NotImplementedError is thrown. Set once, at load.
+// If it returns, an error about the missing device is thrown. Set once, at load.
 using AbsentDeviceHook = void (*)(c10::DeviceType);
 void set_absent_device_hook(AbsentDeviceHook hook);
 

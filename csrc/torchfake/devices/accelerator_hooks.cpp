@@ -1,9 +1,12 @@
 // What PyTorch's core believes of an accelerator while fakes claim it, whether it is there or not.
 #include <ATen/detail/HPUHooksInterface.h>
+#include <ATen/detail/MAIAHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <ATen/detail/XPUHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <torchfake/core/activation.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
@@ -82,40 +85,76 @@ using ClaimedXpuHooks = ClaimedHooks<at::XPUHooksInterface, c10::kXPU>;
 using ClaimedMpsHooks = ClaimedHooks<at::MPSHooksInterface, c10::kMPS>;
 using ClaimedHpuHooks = ClaimedHooks<at::HPUHooksInterface, c10::kHPU>;
 
-template <typename Claimed, typename Hooks>
-void replace(const Hooks& hooks) {
-  static_assert(sizeof(Claimed) == sizeof(Hooks));
-  new (const_cast<Hooks*>(&hooks)) Claimed();
-}
-
-template <typename Claimed, typename Hooks>
-void replace_where_absent(const Hooks& hooks, c10::DeviceType type) {
-  const std::vector<c10::DeviceType>& absent = absent_device_types();
-  if (std::find(absent.begin(), absent.end(), type) != absent.end()) {
-    replace<Claimed>(hooks);
-  }
-}
-
-void replace_cuda_hooks() {
-  using Hooks = at::CUDAHooksInterface;
-  const Hooks& hooks = at::detail::getCUDAHooks();
-  alignas(Hooks) static std::array<std::byte, sizeof(Hooks)> aside;
-  std::memcpy(aside.data(), static_cast<const void*>(&hooks), sizeof(Hooks));
-  ForwardingCudaHooks::to = reinterpret_cast<const Hooks*>(aside.data());
-  replace<ClaimedCudaHooks>(hooks);
-}
-
-struct HooksInstaller {
-  HooksInstaller() {
-    replace_cuda_hooks();
-    replace_where_absent<ClaimedMtiaHooks>(at::detail::getMTIAHooks(), c10::kMTIA);
-    replace_where_absent<ClaimedXpuHooks>(at::detail::getXPUHooks(), c10::kXPU);
-    replace_where_absent<ClaimedMpsHooks>(at::detail::getMPSHooks(), c10::kMPS);
-    replace_where_absent<ClaimedHpuHooks>(at::detail::getHPUHooks(), c10::kHPU);
+// While fakes exist there is a guard for MAIA, from which PyTorch concludes that it can describe the library behind it.
+class ClaimedMaiaHooks final : public at::MAIAHooksInterface {
+ public:
+  std::string showConfig() const override {
+    return "";
   }
 };
 
-[[maybe_unused]] const HooksInstaller g_hooks_installed_at_load;
+// Puts hooks of type `Claimed` in the place of `hooks`, and back.
+template <typename Claimed, typename Hooks>
+class Replacement {
+ public:
+  static void install(const Hooks& hooks) {
+    static_assert(sizeof(Claimed) == sizeof(Hooks));
+    place() = &hooks;
+    std::memcpy(aside(), static_cast<const void*>(&hooks), sizeof(Hooks));
+    new (const_cast<Hooks*>(&hooks)) Claimed();
+  }
+  static void remove() {
+    if (place() != nullptr) {
+      std::memcpy(const_cast<void*>(static_cast<const void*>(place())), aside(), sizeof(Hooks));
+      place() = nullptr;
+    }
+  }
+  // The original, which goes on to answer.
+  static const Hooks* original() {
+    return reinterpret_cast<const Hooks*>(aside());
+  }
+
+ private:
+  static const Hooks*& place() {
+    static const Hooks* place = nullptr;
+    return place;
+  }
+  static std::byte* aside() {
+    alignas(Hooks) static std::array<std::byte, sizeof(Hooks)> aside;
+    return aside.data();
+  }
+};
+
+template <typename Claimed, typename Hooks>
+void replace_where_absent(const Hooks& hooks, c10::DeviceType type) {
+  if (is_absent(type)) {
+    Replacement<Claimed, Hooks>::install(hooks);
+  }
+}
+
+using CudaReplacement = Replacement<ClaimedCudaHooks, at::CUDAHooksInterface>;
+
+void install() {
+  ForwardingCudaHooks::to = CudaReplacement::original();
+  CudaReplacement::install(at::detail::getCUDAHooks());
+  replace_where_absent<ClaimedMtiaHooks>(at::detail::getMTIAHooks(), c10::kMTIA);
+  replace_where_absent<ClaimedXpuHooks>(at::detail::getXPUHooks(), c10::kXPU);
+  replace_where_absent<ClaimedMpsHooks>(at::detail::getMPSHooks(), c10::kMPS);
+  replace_where_absent<ClaimedHpuHooks>(at::detail::getHPUHooks(), c10::kHPU);
+  replace_where_absent<ClaimedMaiaHooks>(at::detail::getMAIAHooks(), c10::kMAIA);
+}
+
+void remove() {
+  CudaReplacement::remove();
+  Replacement<ClaimedMtiaHooks, at::MTIAHooksInterface>::remove();
+  Replacement<ClaimedXpuHooks, at::XPUHooksInterface>::remove();
+  Replacement<ClaimedMpsHooks, at::MPSHooksInterface>::remove();
+  Replacement<ClaimedHpuHooks, at::HPUHooksInterface>::remove();
+  Replacement<ClaimedMaiaHooks, at::MAIAHooksInterface>::remove();
+}
+
+// See Note [Activation].
+const RegisterChange g_hooks(Span::kOnceActive, {&install, &remove});
 
 }  // namespace
 

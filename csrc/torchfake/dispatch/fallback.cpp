@@ -2,6 +2,7 @@
 #include <torch/library.h>
 
 #include <torchfake/convert/to_fake.h>
+#include <torchfake/core/activation.h>
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
@@ -16,6 +17,7 @@
 #include <torchfake/rules/refused_dtypes.h>
 #include <torchfake/rules/rules.h>
 
+#include <limits>
 #include <unordered_set>
 
 namespace torchfake {
@@ -24,7 +26,11 @@ namespace {
 
 // Fakes carry their mode; this one serves where a key set with Fake comes along without either.
 const ModePtr& default_mode() {
-  static const ModePtr mode = c10::make_intrusive<ModeState>(FakeModeOptions{});
+  static const ModePtr mode = [] {
+    ModePtr made = c10::make_intrusive<ModeState>(FakeModeOptions{});
+    made->used_in = std::numeric_limits<uint32_t>::max();  // not counted among those in use: it never ends
+    return made;
+  }();
   return mode;
 }
 
@@ -443,28 +449,29 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& 
   return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
 }
 
-// On every key through which a dense tensor can reach it.
-struct SetDataGuard {
-  SetDataGuard() {
-    for (const c10::DispatchKey key : kDenseAutogradKeys) {
-      libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-      libraries.back().impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
-    }
-  }
-  std::vector<torch::Library> libraries;
-};
+std::vector<torch::Library>& libraries() {
+  static auto* libraries = new std::vector<torch::Library>();
+  return *libraries;
+}
 
-[[maybe_unused]] const SetDataGuard* const g_set_data_guard = new SetDataGuard();
+// The fallback on the Fake key, and the guard of `x.data = y` on every key through which a dense tensor can reach it.
+// See Note [Activation].
+void install_fallback() {
+  libraries().emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::Fake, __FILE__, __LINE__);
+  libraries().back().fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  for (const c10::DispatchKey key : kDenseAutogradKeys) {
+    libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    libraries().back().impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
+  }
+}
+
+const RegisterChange g_fallback(Span::kOnceActive, {&install_fallback, [] { libraries().clear(); }});
 
 }  // namespace
 
 const c10::BoxedKernel& boxed_fallback() {
   static const c10::BoxedKernel kernel = c10::BoxedKernel::makeFromFunction<&fallback>();
   return kernel;
-}
-
-TORCH_LIBRARY_IMPL(_, Fake, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
 }  // namespace torchfake

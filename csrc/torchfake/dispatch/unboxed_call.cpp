@@ -3,6 +3,7 @@
 
 #include <c10/core/UndefinedTensorImpl.h>
 
+#include <torchfake/core/activation.h>
 #include <torchfake/dispatch/constants.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/shape_cache.h>
@@ -258,7 +259,6 @@ void UnboxedCall::finish(const CacheEntry& entry) {
 
 namespace {
 
-// Held for good: the kernels live as long as the library, which is never unloaded.
 std::vector<c10::RegistrationHandleRAII>& registrations() {
   static auto* registrations = new std::vector<c10::RegistrationHandleRAII>();
   return *registrations;
@@ -275,10 +275,10 @@ void register_unboxed(const UnboxedOperator& op) {
       name, c10::DispatchKey::Fake, op.kernel(*handle), std::nullopt, nullptr, "torchfake: " __FILE__));
 }
 
-[[maybe_unused]] const bool g_registered = [] {
-  for_each_unboxed_operator(&register_unboxed);
-  return true;
-}();
+// See Note [Activation].
+const RegisterChange g_unboxed_kernels(
+    Span::kOnceActive,
+    {[] { for_each_unboxed_operator(&register_unboxed); }, [] { registrations().clear(); }});
 
 }  // namespace
 

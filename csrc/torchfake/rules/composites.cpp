@@ -1,15 +1,34 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
+#include <ATen/ops/_pad_packed_sequence_ops.h>
+#include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/cov_ops.h>
+#include <ATen/ops/cross_entropy_loss_ops.h>
+#include <ATen/ops/ctc_loss_ops.h>
 #include <ATen/ops/cudnn_batch_norm.h>
 #include <ATen/ops/cudnn_grid_sampler.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/grid_sampler_ops.h>
+#include <ATen/ops/gru_ops.h>
+#include <ATen/ops/istft_ops.h>
+#include <ATen/ops/lstm_ops.h>
+#include <ATen/ops/max_pool1d_ops.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/nanquantile_ops.h>
+#include <ATen/ops/one_hot_ops.h>
+#include <ATen/ops/quantile_ops.h>
+#include <ATen/ops/rnn_relu_ops.h>
+#include <ATen/ops/rnn_tanh_ops.h>
+#include <ATen/ops/scaled_dot_product_attention_ops.h>
+#include <ATen/ops/tensor_split_ops.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <torchfake/core/activation.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/dispatch/known_values.h>
@@ -29,12 +48,11 @@ namespace {
 // Note [Composite operators with a rule]
 // An operator that has only a decomposition runs it on the autograd keys, before the engine sees anything. Where that
 // decomposition reads values that a fake does not have, although the result does not depend on them, a kernel of ours
-// on those keys takes calls with a fake among the arguments; all others go to the decomposition as before.
-struct CompositeRule {
-  const char* name;
-  // Leaves the result on the stack in place of the arguments and returns true; or changes nothing and returns false.
-  bool (*run)(const Call& call);
-};
+// on those keys takes calls with a fake among the arguments; all others go to the decomposition as before, without boxes:
+// the dispatcher's table has it at the backend's own key, so the detour is one look into that table.
+//
+// Leaves the result on the stack in place of the arguments and returns true; or changes nothing and returns false.
+using CompositeRule = bool (*)(const Call& call);
 
 // The decomposition checks on the CPU that the indices are in range.
 bool one_hot(const Call& call) {
@@ -279,60 +297,94 @@ bool packed_network(const Call& call) {
   return cudnn_recurrent<kMode, true>(call);
 }
 
-constexpr std::array<CompositeRule, 24> kRules = {{
-    {"quantile", &of_valid_input<1>},
-    {"quantile.scalar", &of_valid_input<1>},
-    {"nanquantile", &of_valid_input<1>},
-    {"nanquantile.scalar", &of_valid_input<1>},
-    {"cov", &cov},
-    {"istft", &of_valid_input<0>},
-    {"cross_entropy_loss", &cross_entropy_loss},
-    {"one_hot", &one_hot},
-    {"scaled_dot_product_attention", &scaled_dot_product_attention},
-    {"tensor_split.tensor_indices_or_sections", &needs_values<1>},
-    {"ctc_loss.Tensor", &ctc_loss},
-    {"ctc_loss.IntList", &ctc_loss},
-    {"max_pool1d", &max_pool1d},
-    {"batch_norm", &batch_norm},
-    {"grid_sampler", &grid_sampler},
-    {"_pad_packed_sequence", &pad_packed_sequence},
-    {"lstm.data", &packed_network<Cudnn::kLstm>},
-    {"gru.data", &packed_network<Cudnn::kGru>},
-    {"rnn_tanh.data", &packed_network<Cudnn::kRnnTanh>},
-    {"rnn_relu.data", &packed_network<Cudnn::kRnnRelu>},
-    {"lstm.input", &cudnn_recurrent<Cudnn::kLstm, false>},
-    {"gru.input", &cudnn_recurrent<Cudnn::kGru, false>},
-    {"rnn_tanh.input", &cudnn_recurrent<Cudnn::kRnnTanh, false>},
-    {"rnn_relu.input", &cudnn_recurrent<Cudnn::kRnnRelu, false>},
-}};
-
-template <size_t kIndex>
-void composite_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+template <CompositeRule kRule>
+void boxed_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Call call(op, OpTraits::of(op), keys, stack);
-  const bool answered = call.has_fake() && at_the_boundary([&] { return kRules[kIndex].run(call); });
+  const bool answered = call.has_fake() && at_the_boundary([&] { return kRule(call); });
   if (!answered) {
     op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
   }
 }
 
-template <size_t... kIndices>
-void install(std::vector<torch::Library>& libraries, std::index_sequence<kIndices...> /*rules*/) {
+// Whether a fake can be among the arguments: the keys of all of them are here, unless Fake is kept out of dispatch.
+bool may_have_fake(c10::DispatchKeySet keys) {
+  return keys.has(c10::DispatchKey::Fake) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake);
+}
+
+// The key at which the dispatcher has the decomposition of an operator that has nothing else.
+c10::DispatchKeySet backend_of(c10::DispatchKeySet keys) {
+  const c10::BackendComponent backend = keys.highestBackendKey();
+  return c10::DispatchKeySet(
+      backend == c10::BackendComponent::InvalidBit
+          ? c10::DispatchKey::CPU
+          : c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, backend));
+}
+
+template <typename Op, CompositeRule kRule, typename Schema = typename Op::schema>
+struct CompositeKernel;
+
+template <typename Op, CompositeRule kRule, typename Result, typename... Args>
+struct CompositeKernel<Op, kRule, Result(Args...)> {
+  static Result run(c10::DispatchKeySet keys, Args... args) {
+    if (C10_LIKELY(!may_have_fake(keys))) {
+      return Op::redispatch(backend_of(keys), std::forward<Args>(args)...);
+    }
+    static const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+    static const auto boxed = c10::KernelFunction::makeFromBoxedFunction<&boxed_kernel<kRule>>();
+    return boxed.template call<Result, Args...>(op, keys, std::forward<Args>(args)...);
+  }
+};
+
+template <typename Op, CompositeRule kRule>
+void add(torch::Library& library) {
+  const std::string overload = Op::overload_name;
+  const std::string name = Op::name + (overload.empty() ? "" : "." + overload);
+  library.impl(name.c_str(), TORCH_FN((CompositeKernel<Op, kRule>::run)));
+}
+
+void add_all(torch::Library& library) {
+  namespace ops = at::_ops;
+  add<ops::quantile, &of_valid_input<1>>(library);
+  add<ops::quantile_scalar, &of_valid_input<1>>(library);
+  add<ops::nanquantile, &of_valid_input<1>>(library);
+  add<ops::nanquantile_scalar, &of_valid_input<1>>(library);
+  add<ops::cov, &cov>(library);
+  add<ops::istft, &of_valid_input<0>>(library);
+  add<ops::cross_entropy_loss, &cross_entropy_loss>(library);
+  add<ops::one_hot, &one_hot>(library);
+  add<ops::scaled_dot_product_attention, &scaled_dot_product_attention>(library);
+  add<ops::tensor_split_tensor_indices_or_sections, &needs_values<1>>(library);
+  add<ops::ctc_loss_Tensor, &ctc_loss>(library);
+  add<ops::ctc_loss_IntList, &ctc_loss>(library);
+  add<ops::max_pool1d, &max_pool1d>(library);
+  add<ops::batch_norm, &batch_norm>(library);
+  add<ops::grid_sampler, &grid_sampler>(library);
+  add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
+  add<ops::lstm_data, &packed_network<Cudnn::kLstm>>(library);
+  add<ops::gru_data, &packed_network<Cudnn::kGru>>(library);
+  add<ops::rnn_tanh_data, &packed_network<Cudnn::kRnnTanh>>(library);
+  add<ops::rnn_relu_data, &packed_network<Cudnn::kRnnRelu>>(library);
+  add<ops::lstm_input, &cudnn_recurrent<Cudnn::kLstm, false>>(library);
+  add<ops::gru_input, &cudnn_recurrent<Cudnn::kGru, false>>(library);
+  add<ops::rnn_tanh_input, &cudnn_recurrent<Cudnn::kRnnTanh, false>>(library);
+  add<ops::rnn_relu_input, &cudnn_recurrent<Cudnn::kRnnRelu, false>>(library);
+}
+
+std::vector<torch::Library>& libraries() {
+  static auto* libraries = new std::vector<torch::Library>();
+  return *libraries;
+}
+
+// Other threads may be calling these operators: the dispatcher reads its tables without a lock. What they find meanwhile is
+// the entry of before or this one, or a mixture; both keep no state, and do the same for real tensors.
+void install() {
   for (const c10::DispatchKey key : kDenseAutogradKeys) {
-    libraries.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    torch::Library& library = libraries.back();
-    (library.impl(kRules[kIndices].name, torch::CppFunction::makeFromBoxedFunction<&composite_kernel<kIndices>>()),
-     ...);
+    add_all(libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
   }
 }
 
-struct Installer {
-  Installer() {
-    install(libraries, std::make_index_sequence<kRules.size()>());
-  }
-  std::vector<torch::Library> libraries;
-};
-
-[[maybe_unused]] const Installer* const g_installer = new Installer();
+// See Note [Activation].
+const RegisterChange g_composites(Span::kOnceActive, {&install, [] { libraries().clear(); }});
 
 }  // namespace
 

@@ -1,0 +1,282 @@
+// StandIn: a function in the place of one of PyTorch's, which calls it unless a condition holds. See _patches.py.
+#include <Python.h>
+#include <structmember.h>
+#include <torch/csrc/Storage.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torchfake/core/activation.h>
+#include <torchfake/torchfake.h>
+
+#include <array>
+#include <vector>
+
+#include "bindings.h"
+
+namespace torchfake {
+
+namespace {
+
+// When a stand-in calls its own function. Asked on every call, and of real tensors too, so each costs nanoseconds.
+enum class When : uint8_t {
+  kInMode,  // this thread is in a mode
+  kGivenFake,  // one of the arguments is a fake
+  kInModeOrGivenFake,
+  kFakesExist,  // a fake may be within reach: see fakes_exist()
+  kGivenMetaStorage,  // the first argument is a storage without data, as fakes have
+  kInModeOrGivenMetaStorage,
+  kAlways,
+};
+
+struct StandIn {
+  PyObject_HEAD PyObject* original;
+  PyObject* function;  // called as function(original, *args, **kwargs)
+  vectorcallfunc vectorcall;
+  vectorcallfunc call_original;
+  PyObject* weak_references;
+  When when;
+};
+
+StandIn* of(PyObject* object) {
+  return reinterpret_cast<StandIn*>(object);
+}
+
+// The keys of fakes, and of what is_fake() looks through.
+constexpr c10::DispatchKeySet kFakeOrWrapper(
+    {c10::DispatchKey::Fake, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Functionalize});
+
+bool is_given_fake(PyObject* const* args, Py_ssize_t count) {
+  auto* tensor_type = reinterpret_cast<PyTypeObject*>(THPVariableClass);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyObject_TypeCheck(args[i], tensor_type) == 0) {
+      continue;
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(args[i]);
+    if (tensor.defined() && tensor.key_set().has_any(kFakeOrWrapper) && is_fake(tensor)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// TypedStorage, which is written in Python, has the storage in an attribute.
+bool is_meta_storage(PyObject* object) {
+  if (PyObject_TypeCheck(object, &THPStorageType) != 0) {
+    const c10::Storage& storage = THPStorage_Unpack(object);
+    return storage && storage.device_type() == c10::kMeta;
+  }
+  static PyObject* const name = PyUnicode_InternFromString("_untyped_storage");
+  PyObject* untyped = PyObject_GetAttr(object, name);
+  if (untyped == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const bool is_meta = PyObject_TypeCheck(untyped, &THPStorageType) != 0 && is_meta_storage(untyped);
+  Py_DECREF(untyped);
+  return is_meta;
+}
+
+bool holds(When when, PyObject* const* args, Py_ssize_t positional, Py_ssize_t count) {
+  switch (when) {
+    case When::kInMode:
+      return in_fake_mode();
+    case When::kGivenFake:
+      return fakes_exist() && is_given_fake(args, count);
+    case When::kInModeOrGivenFake:
+      return in_fake_mode() || (fakes_exist() && is_given_fake(args, count));
+    case When::kFakesExist:
+      return fakes_exist();
+    case When::kGivenMetaStorage:
+      return fakes_exist() && positional > 0 && is_meta_storage(args[0]);
+    case When::kInModeOrGivenMetaStorage:
+      return in_fake_mode() || (fakes_exist() && positional > 0 && is_meta_storage(args[0]));
+    case When::kAlways:
+      return true;
+  }
+  return true;
+}
+
+PyObject* call(PyObject* callable, PyObject* const* args, size_t flags_and_count, PyObject* names) {
+  const StandIn* self = of(callable);
+  const Py_ssize_t positional = PyVectorcall_NARGS(flags_and_count);
+  const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
+  if (!holds(self->when, args, positional, count)) {
+    return self->call_original(self->original, args, flags_and_count, names);
+  }
+  std::vector<PyObject*> with_original;
+  with_original.reserve(static_cast<size_t>(count) + 1);
+  with_original.push_back(self->original);
+  with_original.insert(with_original.end(), args, args + count);
+  return PyObject_Vectorcall(self->function, with_original.data(), static_cast<size_t>(positional) + 1, names);
+}
+
+// ---- What else a function can be asked: as its original --------------------------------------------------------------
+
+PyObject* get_original(PyObject* self, void* /*closure*/) {
+  Py_INCREF(of(self)->original);
+  return of(self)->original;
+}
+
+PyObject* get_attribute(PyObject* self, PyObject* name) {
+  // Every type has these of its own.
+  if (PyUnicode_CompareWithASCIIString(name, "__module__") == 0 ||
+      PyUnicode_CompareWithASCIIString(name, "__doc__") == 0) {
+    return PyObject_GetAttr(of(self)->original, name);
+  }
+  if (PyObject* found = PyObject_GenericGetAttr(self, name)) {
+    return found;
+  }
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+    return nullptr;
+  }
+  PyErr_Clear();
+  return PyObject_GetAttr(of(self)->original, name);
+}
+
+int set_attribute(PyObject* self, PyObject* name, PyObject* value) {
+  return PyObject_SetAttr(of(self)->original, name, value);
+}
+
+PyObject* represent(PyObject* self) {
+  return PyObject_Repr(of(self)->original);
+}
+
+Py_hash_t hash(PyObject* self) {
+  return PyObject_Hash(of(self)->original);
+}
+
+// Equal to the original: PyTorch and programs keep tables by function, and may have made them before or after.
+PyObject* compare(PyObject* self, PyObject* other, int operation) {
+  if (operation != Py_EQ && operation != Py_NE) {
+    Py_RETURN_NOTIMPLEMENTED;
+  }
+  PyObject* original = of(self)->original;
+  const bool equal = other == self || other == original ||
+      (Py_TYPE(other)->tp_call == Py_TYPE(self)->tp_call && Py_TYPE(other)->tp_hash == Py_TYPE(self)->tp_hash &&
+       of(other)->original == original);
+  return PyBool_FromLong(static_cast<long>(equal == (operation == Py_EQ)));
+}
+
+PyObject* bind(PyObject* self, PyObject* instance, PyObject* /*owner*/) {
+  if (instance == nullptr || instance == Py_None) {
+    Py_INCREF(self);
+    return self;
+  }
+  return PyMethod_New(self, instance);
+}
+
+// A function of Python goes into a pickle by its name, where the stand-in is found again; others as they say.
+PyObject* reduce(PyObject* self, PyObject* protocol) {
+  PyObject* original = of(self)->original;
+  if (PyFunction_Check(original) != 0) {
+    return PyObject_GetAttrString(original, "__qualname__");
+  }
+  return PyObject_CallMethod(original, "__reduce_ex__", "O", protocol);
+}
+
+// ---- The type --------------------------------------------------------------------------------------------------------
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(of(self)->original);
+  Py_VISIT(of(self)->function);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(of(self)->original);
+  Py_CLEAR(of(self)->function);
+  return 0;
+}
+
+void destroy(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  PyTypeObject* type = Py_TYPE(self);
+  if (of(self)->weak_references != nullptr) {
+    PyObject_ClearWeakRefs(self);
+  }
+  clear(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+// Bound to an instance where it is found in a class, or not, as its original is.
+PyTypeObject* make_type(bool binds) {
+  // By the last two PyTorch's compilers find the function to compile in the place of one in Python that wraps it.
+  static std::array<PyGetSetDef, 4> attributes = {{
+      {"__wrapped__", &get_original, nullptr, nullptr, nullptr},
+      {"__original_fn", &get_original, nullptr, nullptr, nullptr},
+      {"__script_if_tracing_wrapper", [](PyObject*, void*) { return PyBool_FromLong(1); }, nullptr, nullptr, nullptr},
+      {},
+  }};
+  static std::array<PyMethodDef, 2> methods = {{{"__reduce_ex__", &reduce, METH_O, nullptr}, {}}};
+  static std::array<PyMemberDef, 3> members = {
+      {{"__vectorcalloffset__", T_PYSSIZET, offsetof(StandIn, vectorcall), READONLY, nullptr},
+       {"__weaklistoffset__", T_PYSSIZET, offsetof(StandIn, weak_references), READONLY, nullptr},
+       {}}};
+  std::vector<PyType_Slot> slots = {
+      {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
+      {Py_tp_getattro, reinterpret_cast<void*>(&get_attribute)},
+      {Py_tp_setattro, reinterpret_cast<void*>(&set_attribute)},
+      {Py_tp_repr, reinterpret_cast<void*>(&represent)},
+      {Py_tp_hash, reinterpret_cast<void*>(&hash)},
+      {Py_tp_richcompare, reinterpret_cast<void*>(&compare)},
+      {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+      {Py_tp_clear, reinterpret_cast<void*>(&clear)},
+      {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
+      {Py_tp_getset, attributes.data()},
+      {Py_tp_methods, methods.data()},
+      {Py_tp_members, members.data()},
+  };
+  unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  if (binds) {
+    slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&bind)});
+    flags |= Py_TPFLAGS_METHOD_DESCRIPTOR;
+  }
+  slots.push_back({0, nullptr});
+  PyType_Spec spec = {
+      binds ? "torchfake._C.MethodStandIn" : "torchfake._C.StandIn",
+      sizeof(StandIn),
+      0,
+      static_cast<unsigned int>(flags),
+      slots.data()};
+  auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (type == nullptr) {
+    throw pybind11::error_already_set();
+  }
+  return type;
+}
+
+pybind11::object make_stand_in(pybind11::object original, pybind11::object function, When when) {
+  static PyTypeObject* const plain = make_type(/*binds=*/false);
+  static PyTypeObject* const method = make_type(/*binds=*/true);
+  if (PyCallable_Check(original.ptr()) == 0 || PyCallable_Check(function.ptr()) == 0) {
+    throw pybind11::type_error("stand_in: expected two functions");
+  }
+  PyTypeObject* type = Py_TYPE(original.ptr())->tp_descr_get == nullptr ? plain : method;
+  PyObject* made = type->tp_alloc(type, 0);
+  if (made == nullptr) {
+    throw pybind11::error_already_set();
+  }
+  of(made)->original = original.release().ptr();
+  of(made)->function = function.release().ptr();
+  of(made)->vectorcall = &call;
+  vectorcallfunc direct = PyVectorcall_Function(of(made)->original);
+  of(made)->call_original = direct == nullptr ? &PyObject_Vectorcall : direct;
+  of(made)->when = when;
+  return pybind11::reinterpret_steal<pybind11::object>(made);
+}
+
+}  // namespace
+
+void bind_stand_in(pybind11::module_& module) {
+  pybind11::enum_<When>(module, "When")
+      .value("IN_MODE", When::kInMode)
+      .value("GIVEN_FAKE", When::kGivenFake)
+      .value("IN_MODE_OR_GIVEN_FAKE", When::kInModeOrGivenFake)
+      .value("FAKES_EXIST", When::kFakesExist)
+      .value("GIVEN_META_STORAGE", When::kGivenMetaStorage)
+      .value("IN_MODE_OR_GIVEN_META_STORAGE", When::kInModeOrGivenMetaStorage)
+      .value("ALWAYS", When::kAlways);
+  module.def("stand_in", &make_stand_in, pybind11::arg("original"), pybind11::arg("function"), pybind11::arg("when"));
+}
+
+}  // namespace torchfake

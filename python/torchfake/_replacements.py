@@ -1,0 +1,467 @@
+"""The table of everything that torchfake replaces in PyTorch's Python. See Note [Replacements] in _patches.py.
+
+docs/replacements.md is written from it: `python docs/generate_replacements.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torchfake import (
+    _amp,
+    _attributes,
+    _autograd,
+    _checks,
+    _creation,
+    _cuda,
+    _custom_ops,
+    _data,
+    _export,
+    _higher_order,
+    _init,
+    _legacy_types,
+    _loading,
+    _methods,
+    _mode,
+    _modules,
+    _printing,
+    _safetensors,
+    _serialization,
+    _storages,
+    _symbolic_sizes,
+    interop,
+)
+from torchfake._C import When
+from torchfake._patches import Patch, Put
+
+
+def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A replacement that has no use for the original."""
+
+    def by(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    by.__qualname__, by.__module__ = function.__qualname__, function.__module__
+    return by
+
+
+_TENSORS = (
+    *(
+        Put(
+            f"torch:Tensor.{name}",
+            lambda _, name=name: _attributes.make_attribute(name),
+            When.GIVEN_FAKE,
+            "What only a fake can be asked. Fakes are plain tensors, so it is an attribute that no other tensor has.",
+            condition_in_words="asked of a fake; of another tensor it is an `AttributeError`, as before",
+        )
+        for name in _attributes.NAMES
+    ),
+    *(
+        Patch(
+            f"torch:Tensor.{name}",
+            by,
+            When.GIVEN_FAKE,
+            "Written in C, by a tensor's keys or data pointer, where a fake has nothing to show.",
+        )
+        for name, by in _methods.FOR_FAKES.items()
+    ),
+    Patch("torch:Tensor.set_", _storages.set_, When.FAKES_EXIST, "Would mix a fake with the storage of a real tensor."),
+    Patch("torch:Tensor.__format__", _printing.format_tensor, When.GIVEN_FAKE, "A number is formatted by its value."),
+    Patch(
+        "torch._tensor_str:_str_intern",
+        _printing.str_intern,
+        When.FAKES_EXIST,
+        "The printed form of fakes, and of wrappers around them; printing runs operators on real tensors.",
+    ),
+    Put(
+        "torch:_has_compatible_shallow_copy_type",
+        _modules.make_is_compatible,
+        When.GIVEN_FAKE,
+        "`module.to()` asks whether `parameter.data` can be set, which is an error between a real tensor and a fake.",
+        condition_in_words="one argument is a fake and the other is not",
+    ),
+)
+
+_STORAGES = (
+    *(
+        Patch(target, _storages.read, When.IN_MODE_OR_GIVEN_META_STORAGE, "There is nothing to read.")
+        for target in ("torch.storage:UntypedStorage.__getitem__", "torch.storage:TypedStorage._getitem")
+    ),
+    Patch(
+        "torch.storage:UntypedStorage.device",
+        _storages.device,
+        When.GIVEN_META_STORAGE,
+        "Names the device that a fake claims.",
+    ),
+    *(
+        Patch(target, _storages.show, When.GIVEN_META_STORAGE, "The printed form lists elements.")
+        for target in ("torch.storage:UntypedStorage.__repr__", "torch.storage:TypedStorage.__str__")
+    ),
+    *(
+        Patch(target, _storages.convert, When.IN_MODE_OR_GIVEN_META_STORAGE, "Converts elements, through a tensor.")
+        for target in ("torch.storage:UntypedStorage._to", "torch.storage:TypedStorage._to")
+    ),
+    *(
+        Patch(f"torch.storage:UntypedStorage.{name}", by, When.GIVEN_META_STORAGE, "Copies data that is not there.")
+        for name, by in (
+            ("clone", _storages.clone),
+            ("to", _storages.to),
+            ("cpu", _storages.cpu),
+            ("mps", _storages.mps),
+        )
+    ),
+    *(
+        Patch(
+            f"torch.storage:UntypedStorage.{name}",
+            _storages.write,
+            When.IN_MODE_OR_GIVEN_META_STORAGE,
+            "A write that no operator sees: what is known of the values ends.",
+        )
+        for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_", "resize_")
+    ),
+    Patch(
+        "torch.storage:TypedStorage._setitem",
+        _storages.set_item,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "A write through a tensor over the storage.",
+    ),
+    Patch(
+        "torch.storage:UntypedStorage._byteswap",
+        _storages.byteswap,
+        When.GIVEN_META_STORAGE,
+        "A write that no operator sees.",
+    ),
+    Patch(
+        "torch.storage:UntypedStorage.copy_",
+        _storages.copy_,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "Copies data that is not there, or would read it.",
+    ),
+    Patch(
+        "torch.storage:UntypedStorage.data_ptr",
+        _storages.data_ptr,
+        When.GIVEN_META_STORAGE,
+        "Where addresses are only compared (the next rows), a storage answers with one of its own.",
+    ),
+    *(
+        Patch(
+            target,
+            _storages.comparing_addresses,
+            When.FAKES_EXIST,
+            "PyTorch's sharding compares the addresses of storages, and reads nothing there.",
+        )
+        for target in (
+            "torch.distributed.utils:_data_ptr_allocated",
+            "torch.distributed.fsdp._flat_param:_same_storage",
+            "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam.reset_sharded_param",
+        )
+    ),
+)
+
+_CREATION = (
+    *(
+        Patch(f"torch:{name}", by, When.IN_MODE, "Makes a tensor over memory without an operator.")
+        for name, by in (("asarray", _creation.asarray), ("frombuffer", _creation.frombuffer))
+    ),
+    Patch(
+        "torch.utils.dlpack:from_dlpack",
+        _creation.from_dlpack,
+        When.IN_MODE_OR_GIVEN_FAKE,
+        "Makes a tensor over memory without an operator; a fake has none to pass on, and a storage to share.",
+    ),
+    Patch(
+        "torch._C:_from_dlpack", _creation.frombuffer, When.IN_MODE, "Makes a tensor over memory without an operator."
+    ),
+    Patch("torch.utils.dlpack:to_dlpack", _creation.to_dlpack, When.GIVEN_FAKE, "Passes on memory."),
+    *(
+        Put(
+            f"torch.cuda:{name}",
+            _legacy_types.stand_in,
+            When.IN_MODE,
+            "A type, written in C, that refuses to make tensors where PyTorch has no CUDA.",
+            condition_in_words="called while the thread is in a mode; elsewhere it raises what PyTorch's does",
+            optional=True,
+        )
+        for name in _legacy_types.NAMES
+    ),
+)
+
+_MODES = (
+    *(
+        Patch(target, _mode.suspend_as_well, When.IN_MODE, "What suspends modes suspends a FakeTensorMode of ours.")
+        for target in (
+            "torch.utils._python_dispatch:_disable_current_modes()",
+            "torch._subclasses.fake_tensor:unset_fake_temporarily()",
+        )
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.__enter__",
+        _mode.enter_pytorchs_mode,
+        When.IN_MODE,
+        "The innermost mode decides: PyTorch's own, entered inside one of ours, suspends it.",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.__exit__",
+        _mode.leave_pytorchs_mode,
+        When.FAKES_EXIST,
+        "Resumes what was suspended on the way in.",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
+        _symbolic_sizes.from_tensor,
+        When.IN_MODE,
+        "Tracers would bring symbolic sizes into a mode, which are refused by name.",
+    ),
+    Patch(
+        "torch._subclasses.fake_tensor:FakeTensor.__torch_dispatch__",
+        interop.dispatch,
+        When.FAKES_EXIST,
+        "Where PyTorch's FakeTensors meet ours, the error says how they are converted.",
+    ),
+)
+
+_TRACING = (
+    Patch(
+        "torch.fx.experimental.proxy_tensor:is_fake",
+        _export.is_fake_to_tracers,
+        When.FAKES_EXIST,
+        "Tracers put a fake into a graph as it is.",
+        copies=False,
+    ),
+    Patch("torch.export:save", _export.save, When.FAKES_EXIST, "Would write weights that are not there."),
+    Patch(
+        "torch._dynamo.utils:clone_input",
+        _export.clone_input,
+        When.FAKES_EXIST,
+        "The compiler aligns its samples, which takes an address.",
+    ),
+    Patch(
+        "torch._ops:HigherOrderOperator.dispatch",
+        _higher_order.dispatch,
+        When.FAKES_EXIST,
+        "Operators that take functions are dispatched in Python, which has no kernels on the Fake key.",
+    ),
+    Patch(
+        "torch._higher_order_ops.utils:setup_compilation_env",
+        _higher_order.setup_compilation_env,
+        When.IN_MODE,
+        "The compiler has fakes of its own: ours leave meanwhile.",
+    ),
+    Patch(
+        "torch._library.fake_impl:set_ctx_getter",
+        _custom_ops.set_ctx_getter,
+        When.IN_MODE,
+        "A fake implementation that asks for a size that depends on values gets a typed error.",
+    ),
+)
+
+_AUTOGRAD = (
+    Patch(
+        "torch.autograd.graph:_engine_run_backward",
+        _autograd.engine_run_backward,
+        When.FAKES_EXIST,
+        "Backward makes tensors on the devices of those it is given: fake ones for fakes, also outside the mode.",
+    ),
+    Patch(
+        "torch.autograd:_make_grads", _autograd.make_grads, When.IN_MODE, "The first gradient of a real graph is real."
+    ),
+    *(
+        Patch(f"torch.autograd.graph:{name}", by, When.GIVEN_FAKE, "Tells saved tensors apart by address.")
+        for name, by in (("_get_sid", _autograd.get_sid), ("_get_tid", _autograd.get_tid))
+    ),
+)
+
+_DEVICES = (
+    Patch(
+        "torch.cuda.amp.common:amp_definitely_not_available",
+        _amp.amp_definitely_not_available,
+        When.IN_MODE,
+        "Mixed precision works on claimed CUDA.",
+    ),
+    Patch("torch.cuda:is_bf16_supported", _amp.is_bf16_supported, When.IN_MODE, "Asks the device for its properties."),
+    Patch(
+        "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
+        _amp.maybe_opt_step,
+        When.FAKES_EXIST,
+        "Asks whether a gradient overflowed, which is a value.",
+    ),
+    *(
+        Patch(
+            f"torch.cuda:{name}",
+            _instead(function),
+            When.IN_MODE,
+            "Current device, generators, streams and events of claimed devices.",
+        )
+        for name, function in _cuda.IN_THE_MODE.items()
+    ),
+    *(
+        Patch(f"torch.cuda:{name}.__new__", by, When.IN_MODE, "Has no base class where PyTorch has no CUDA.")
+        for name, by in (("Stream", _cuda.new_stream), ("Event", _cuda.new_event))
+    ),
+    Patch(
+        "torch._C:_ensureCUDADeviceGuardSet",
+        _cuda.leave_guard,
+        When.FAKES_EXIST,
+        "PyTorch's FakeTensorMode would put a guard over ours that makes no streams.",
+    ),
+    *(
+        Patch(
+            target,
+            _cuda.uncached,
+            When.IN_MODE,
+            "PyTorch remembers the answer for good; that of a claimed device is not the real one's.",
+            optional=True,
+        )
+        for target in (
+            "torch.cuda:_check_bf16_tensor_supported",
+            "torch.accelerator:get_device_capability",
+            "torch.xpu:get_device_capability",
+            "torch._subclasses.fake_tensor:init_gpu_context",
+            "torch.nn.attention.varlen:_should_use_cudnn",
+            "torch.nn.attention._fa3:_get_device_major",
+            "torch.nn.attention._fa4:_get_device_major",
+            "torch.utils._triton:has_triton",
+            "torch.utils._triton:has_triton_tma",
+            "torch.utils._triton:has_triton_tma_device",
+            "torch.utils._triton:has_triton_stable_tma_api",
+            "torch.utils._triton:has_triton_experimental_host_tma",
+            "torch.utils._triton:has_triton_tensor_descriptor_host_tma",
+            "torch.utils._triton:has_datacenter_blackwell_tma_device",
+            "torch._utils_internal:max_clock_rate",
+        )
+    ),
+)
+
+_MODULES = (
+    Patch(
+        "torch.nn:RNNBase.flatten_parameters",
+        _modules.flatten_parameters,
+        When.FAKES_EXIST,
+        "Recurrent weights are told apart by address.",
+    ),
+    Patch(
+        "torch.nn:Module.load_state_dict",
+        _loading.load_state_dict,
+        When.FAKES_EXIST,
+        "Would copy between real tensors and fakes as far as it goes, and then raise an untyped error.",
+    ),
+    Patch(
+        "torch.nn.init:_no_grad_trunc_normal_",
+        _init.no_grad_trunc_normal_,
+        When.GIVEN_FAKE,
+        "Draws again until the values please.",
+    ),
+    Patch(
+        "torch.nn.functional:gaussian_nll_loss",
+        _checks.with_nothing_negative,
+        When.FAKES_EXIST,
+        "Looks for variances that are negative.",
+    ),
+    *(
+        Patch(target, _checks.with_valid_input, When.FAKES_EXIST, "Validates values.", optional=True)
+        for target in (
+            "torch.distributions.distribution:Distribution.__init__",
+            "torch.distributions.distribution:Distribution._validate_sample",
+            "torch.distributions.geometric:Geometric.__init__",
+            "torch.distributions.continuous_bernoulli:ContinuousBernoulli.__init__",
+        )
+    ),
+    *(
+        Patch(
+            f"torch.optim._adafactor:{name}",
+            _checks.with_factors_alone,
+            When.FAKES_EXIST,
+            "Reads norms, by which it only multiplies.",
+        )
+        for name in ("_single_tensor_adafactor", "_multi_tensor_adafactor")
+    ),
+)
+
+_DATA = (
+    *(
+        Patch(
+            f"torch.utils.data.sampler:{name}.__iter__",
+            _data.real_steps,
+            When.FAKES_EXIST,
+            "Which samples make a batch is a value: drawn for real.",
+        )
+        for name in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+    ),
+    Patch(
+        "torch.utils.data.sampler:WeightedRandomSampler.__init__",
+        _data.weighted_init,
+        When.IN_MODE_OR_GIVEN_FAKE,
+        "Weights have to be known to draw by them.",
+    ),
+    Patch(
+        "torch.utils.data.distributed:DistributedSampler.__iter__",
+        _data.real,
+        When.IN_MODE,
+        "Which samples make a batch is a value: drawn for real.",
+    ),
+    Patch("torch.utils.data.dataset:randperm", _data.real, When.IN_MODE, "`random_split` draws indices.", copies=False),
+    *(
+        Patch(
+            f"torch.utils.data.dataloader:_BaseDataLoaderIter.{name}",
+            _data.real,
+            When.IN_MODE,
+            "The seed of the workers, and samplers of the user's own. Samples are fetched elsewhere, in the mode.",
+        )
+        for name in ("__init__", "_next_index", "_reset")
+    ),
+    Patch(
+        "torch.utils.data._utils.collate:default_collate_fn_map[torch.Tensor]",
+        _serialization.collate,
+        When.FAKES_EXIST,
+        "A worker stacks into shared memory, which it allocates first.",
+    ),
+)
+
+_FILES = (
+    Patch("torch.serialization:_load", _loading.load, When.IN_MODE, "A file brings fakes, and its data is not read."),
+    Patch(
+        "torch.serialization:_legacy_load",
+        _loading.legacy_load,
+        When.FAKES_EXIST,
+        "A file brings fakes, and its data is not read; outside the mode pickled fakes ask where they go.",
+    ),
+    Patch("safetensors:safe_open", _safetensors.safe_open, When.IN_MODE, "A file brings fakes, by its header alone."),
+    Patch("safetensors.torch:load", _safetensors.load, When.IN_MODE, "A file brings fakes, by its header alone."),
+    Patch(
+        "torch:Tensor._reduce_ex_internal",
+        _serialization.reduce_ex,
+        When.GIVEN_FAKE,
+        "The metadata of a fake goes into a pickle.",
+    ),
+    Patch("torch:Tensor.__deepcopy__", _serialization.deepcopy, When.GIVEN_FAKE, "Copies the data of a storage."),
+    *(
+        Patch(f"torch:Tensor.{name}", by, When.GIVEN_FAKE, "A fake has no memory to share.")
+        for name, by in (("share_memory_", _serialization.share_memory_), ("is_shared", _serialization.is_shared))
+    ),
+    *(
+        Patch(
+            f"multiprocessing.reduction:ForkingPickler._extra_reducers[{kind}]",
+            _serialization.reduce_for_process,
+            When.GIVEN_FAKE,
+            "To another process goes what goes into a pickle.",
+        )
+        for kind in ("torch.Tensor", "torch.nn.parameter.Parameter")
+    ),
+)
+
+#: By subject, as documented.
+SECTIONS: dict[str, tuple[Patch, ...]] = {
+    "Tensors": _TENSORS,
+    "Storages": _STORAGES,
+    "Tensors made without an operator": _CREATION,
+    "Modes": _MODES,
+    "Tracers and compilers": _TRACING,
+    "Autograd": _AUTOGRAD,
+    "Devices": _DEVICES,
+    "Modules, losses and optimizers": _MODULES,
+    "Data loading": _DATA,
+    "Files, copies and processes": _FILES,
+}
+
+TABLE: tuple[Patch, ...] = tuple(patch for section in SECTIONS.values() for patch in section)
