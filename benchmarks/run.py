@@ -1,4 +1,4 @@
-"""All benchmarks: python benchmarks/run.py [ops] [models] [growth] [fx] [cpp] [--rounds N] [--json FILE]."""
+"""All benchmarks: python benchmarks/run.py [ops] [models] [growth] [fx] [cpp] [real] [--rounds N] [--json FILE]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 FIGURES = Path(__file__).parent.parent / "build" / "benchmarks.json"
-PARTS = ("ops", "models", "growth", "fx", "cpp")
+PARTS = ("ops", "models", "growth", "fx", "cpp", "real")
 
 
 def main() -> None:
