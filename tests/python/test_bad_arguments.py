@@ -13,10 +13,19 @@ from torch import Tensor
 from torchfake import fake_mode
 
 R = torch.rand
+aten = torch.ops.aten
 
 
 def doubled(*sizes: int) -> Tensor:
     return R(*sizes).double()
+
+
+def complex_of(*sizes: int) -> Tensor:
+    return R(*sizes).to(torch.complex64)
+
+
+def whole(*sizes: int) -> Tensor:
+    return torch.ones(sizes, dtype=torch.int64)
 
 
 def under_autocast(call: Callable[[], Tensor], dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -71,6 +80,63 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "put_ of an expanded tensor": lambda: R(4).expand(2, 4).put_(torch.tensor([0]), R(1)),
     "bernoulli_ of an expanded tensor": lambda: R(4).expand(2, 4).bernoulli_(),
     "a loss with a class that does not exist": lambda: F.cross_entropy(R(2, 3), torch.tensor([0, 7])),
+    "solving with a vector for a factor": lambda: aten._cholesky_solve_helper(R(3), R(3), False),
+    "group_norm in no groups": lambda: torch.native_group_norm(R(2, 4, 3), None, None, 2, 4, 3, 0, 1e-5)[0],
+    "group_norm in groups that do not divide": lambda: torch.native_group_norm(
+        R(2, 4, 3), None, None, 2, 4, 3, 3, 1e-5
+    )[0],
+    "a transform over no dimension": lambda: aten._fft_r2c(R(3, 3), [], 0, True),
+    "a transform of a size that does not fit": lambda: aten._fft_c2r(complex_of(3, 3), [1], 0, 9),
+    "a transform over one dimension twice": lambda: aten._fft_c2c(complex_of(3, 3), [0, 0, 1, 1], 0, True),
+    "the gradient of a padded vector, as an image": lambda: aten.reflection_pad2d_backward(R(3), R(3), [1] * 4),
+    "the gradient of a padded number, as an image": lambda: aten.reflection_pad2d_backward(R(()), R(()), [1] * 4),
+    "the gradient of a padded vector, as a volume": lambda: aten.replication_pad3d_backward(R(3), R(3), [1] * 6),
+    "the gradient of a padded image of another dtype": lambda: aten.reflection_pad2d_backward(
+        R(1, 5, 5), doubled(1, 3, 3), [1] * 4
+    ),
+    "the gradient of batch_norm of a vector": lambda: aten.native_batch_norm_backward(
+        R(3), R(3), None, None, None, None, None, True, 1e-5, [True] * 3
+    )[0],
+    "the gradient of batch_norm of two dtypes": lambda: aten.native_batch_norm_backward(
+        doubled(2, 3), R(2, 3), R(3), None, None, R(3), R(3), True, 1e-5, [True] * 3
+    )[0],
+    "packed sequences of no steps": lambda: aten._pad_packed_sequence(R(3), torch.empty(0).long(), False, 0.0, 0)[0],
+    "flash attention with dropout on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
+        R(2, 2, 3, 8), R(2, 2, 3, 8), R(2, 2, 3, 8), 0.5
+    )[0],
+    "attention that another backend brings": lambda: aten._scaled_dot_product_fused_attention_overrideable(
+        R(2, 2, 3, 8), R(2, 2, 3, 8), R(2, 2, 3, 8)
+    )[0],
+    "normal_ of integers on the way": lambda: torch.randn(3, out=torch.empty(0).long()),
+    "uniform_ of integers on the way": lambda: torch.rand(3, out=torch.empty(0).long()),
+    "log_normal of booleans": lambda: aten.log_normal.out(R(3).bool(), 1.0, 2.0, out=torch.empty(0).bool()),
+    "bernoulli of complex numbers": lambda: torch.bernoulli(complex_of(3), 0.5),
+    "randperm of complex numbers": lambda: torch.randperm(3, out=torch.empty(0, dtype=torch.complex64)),
+    "gamma of bfloat16": lambda: torch._standard_gamma(R(3).bfloat16()),
+    "conv_transpose2d of int8": lambda: F.conv_transpose2d(whole(1, 2, 4, 3).char(), whole(2, 2, 1, 1).char()),
+    "set_ beyond the storage": lambda: R(4, 4).set_(R(4).untyped_storage(), 2, (4, 4), (4, 1)),
+    "set_ beyond the storage of a tensor": lambda: R(4, 4).set_(R(4), 2, (4, 4), (4, 1)),
+    "a foreach with too few factors": lambda: torch._foreach_addcmul([R(2)] * 2, [R(2)] * 2, [R(2)] * 2, R(1))[0],
+    "max_pool1d of integers": lambda: F.max_pool1d(whole(1, 2, 4), 2),
+    "the mode with places that are floats": lambda: torch.mode(R(3), out=(torch.empty(0), torch.empty(0)))[0],
+    "a loss with a weight of another dtype": lambda: aten.nll_loss2d_forward.output(
+        R(2, 3, 2, 2), whole(2, 2, 2), None, 1, -100, output=torch.empty(0), total_weight=doubled(0)
+    )[0],
+    "_convolution of two dtypes": lambda: aten._convolution(
+        R(1, 2, 4), doubled(2, 2, 1), None, [1], [0], [1], False, [0], 1, False, False, False, False
+    ),
+    "nansum in one dtype into another": lambda: torch.nansum(whole(3), 0, dtype=torch.int32, out=whole(0)),
+    "resize_as_sparse of dense tensors": lambda: aten.resize_as_sparse(R(2), R(3)),
+    "randperm of an unsigned dtype": lambda: torch.randperm(4, dtype=torch.uint16),
+    "flash attention of integers": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
+        *[whole(2, 2, 3, 8)] * 3, 0.0
+    )[0],
+    "binomial of bfloat16": lambda: torch.binomial(R(3).bfloat16(), R(3).bfloat16()),
+    "randperm of more than a float can tell apart": lambda: torch.randperm(2**25, dtype=torch.float32),
+    "batch_norm with statistics of another dtype": lambda: aten._native_batch_norm_legit.out(
+        R(2, 3), None, None, R(3), R(3), True, 0.1, 1e-5, out=R(0), save_mean=R(0), save_invstd=doubled(0)
+    )[0],
+    "binomial of two dtypes": lambda: torch.binomial(doubled(3), R(3)),
 }
 
 
@@ -113,6 +179,51 @@ def test_what_real_tensors_accept_is_accepted(name: str) -> None:
     with fake_mode():
         fake = ACCEPTED[name]()
     assert (fake.dtype, fake.shape, fake.stride()) == (real.dtype, real.shape, real.stride())
+
+
+#: Each reads beyond its arguments for real, or divides by zero, and may end the process.
+READS_BEYOND: dict[str, Callable[[], Any]] = {
+    "the gradient of batch_norm without its statistics": lambda: aten.native_batch_norm_backward(
+        R(2, 3), R(2, 3), R(3), None, None, None, None, True, 1e-5, [True] * 3
+    ),
+    "the gradient of batch_norm with too few statistics": lambda: aten.native_batch_norm_backward(
+        R(2, 3), R(2, 3), R(3), None, None, R(2), R(2), True, 1e-5, [True] * 3
+    ),
+    "the gradient of batch_norm of another size": lambda: aten.native_batch_norm_backward(
+        R(2, 3), R(5, 3, 2), R(3), None, None, R(3), R(3), True, 1e-5, [True] * 3
+    ),
+    "batch_norm in evaluation without statistics": lambda: aten._native_batch_norm_legit.no_stats(
+        R(2, 3), None, None, False, 0.1, 1e-5
+    ),
+    "projections for no heads": lambda: aten._transform_bias_rescale_qkv(R(2, 3, 6), R(6), 0),
+    "attention with no heads": lambda: aten._native_multi_head_attention(
+        R(2, 3, 4), R(2, 3, 4), R(2, 3, 4), 4, 0, R(12, 4), R(12), R(4, 4), R(4)
+    ),
+    "a transform over a dimension that is not there": lambda: aten._fft_c2r(complex_of(3, 3), [5], 0, 4),
+    "a Sobol state that is too small": lambda: aten._sobol_engine_initialize_state_(whole(2, 2), 2),
+    "one state of a quantized LSTM cell": lambda: aten.quantized_lstm_cell(
+        R(2, 1), [R(2, 1)], *[R(4, 1)] * 2, *[R(4)] * 2, *[R(4, 1)] * 2, *[R(4)] * 2, 1, 1, 0, 0
+    ),
+    "zeros with more batch dimensions than there are": lambda: aten._new_zeros_with_same_feature_meta(
+        R(3), R(3), self_num_batch_dims=100
+    ),
+    "padding with too few numbers": lambda: aten.reflection_pad2d_backward(R(1, 3, 3), R(1, 3, 3), [1]),
+}
+
+
+@pytest.mark.parametrize("known_values", [0, 16384])
+@pytest.mark.parametrize("name", READS_BEYOND)
+def test_what_reads_beyond_its_arguments_is_refused(name: str, known_values: int) -> None:
+    with fake_mode(known_values=known_values):
+        for _ in range(2):
+            with pytest.raises((RuntimeError, IndexError)) as raised:
+                READS_BEYOND[name]()
+            assert "INTERNAL ASSERT" not in str(raised.value)
+
+
+def test_the_gradient_of_cudnn_batch_norm_needs_its_statistics() -> None:
+    with fake_mode(), torch.device("cuda"), pytest.raises(RuntimeError, match="save_mean and save_var"):
+        aten.cudnn_batch_norm_backward(R(2, 3), R(2, 3), R(3), None, None, None, None, 1e-5, R(0).byte())
 
 
 def test_the_error_names_operator_argument_and_dtypes() -> None:

@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from metadata import metadata
 from torch import Tensor
 
-from torchfake import DataDependentOutputException, FakeTensorMode, fake_mode
+from torchfake import (
+    DataDependentOutputException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    fake_mode,
+)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -128,3 +134,39 @@ def test_a_gradient_that_only_looks_at_values_is_given(name: str) -> None:
     with fake_mode():
         fake = gradient()
     assert (fake.shape, fake.stride()) == (real.shape, real.stride())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("sizes", [(), (2,), (2, 0, 3)])
+def test_a_shape_as_a_tensor_is_known_and_on_the_cpu(sizes: tuple[int, ...], device: str) -> None:
+    with fake_mode():
+        for _ in range(2):
+            shape = torch._shape_as_tensor(torch.empty(sizes, device=device))
+            assert (shape.tolist(), shape.dtype, shape.device.type) == (list(sizes), torch.int64, "cpu")
+
+
+#: Each reads the data of its arguments, or prints it into an error.
+READ_DATA: dict[str, Callable[[], Any]] = {
+    "packing for fbgemm": lambda: torch.fbgemm_pack_gemm_matrix_fp16(R(3, 2)),
+    "quantizing for fbgemm": lambda: torch.fbgemm_linear_quantize_weight(R(3, 2)),
+    "choosing a scale": lambda: torch.choose_qparams_optimized(R(4), 4, 2, 0.16, 8),
+    "a grid of matrices": lambda: torch.meshgrid(R(2, 2), indexing="ij"),
+}
+
+
+@pytest.mark.parametrize("name", READ_DATA)
+def test_a_decomposition_that_reads_data_is_refused_in_our_words(name: str) -> None:
+    with fake_mode(known_values=0), pytest.raises(UnsupportedOperatorException, match="a fake tensor holds none"):
+        READ_DATA[name]()
+
+
+def test_batch_sizes_have_to_be_on_the_cpu() -> None:
+    with fake_mode(known_values=0), torch.device("cuda"), pytest.raises(RuntimeError, match="batch sizes"):
+        torch.ops.aten.gru.data(
+            R(3, 2), torch.ones(3, dtype=torch.int64), R(1, 1, 2), [R(6, 2), R(6, 2)], False, 1, 0.0, False, False
+        )
+
+
+def test_a_compressed_sparse_tensor_of_fakes_is_refused() -> None:
+    with fake_mode(), pytest.raises(UnsupportedFakeTensorException, match="only strided"):
+        torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))

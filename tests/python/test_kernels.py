@@ -38,6 +38,49 @@ CALLS: dict[str, Callable[[], Tensor]] = {
         torch.ones(1), torch.ones(3, 0), torch.ones(0), beta=0
     ),
     "nan_to_num_ of one integer, expanded": lambda: torch.ones(1, dtype=torch.int64).expand(3).nan_to_num_(),
+    "a number looked for in a tensor": lambda: torch.isin(1, torch.arange(3)),
+    "binomial with more probabilities than counts": lambda: torch.binomial(torch.ones(3, 1), torch.ones(1, 2)),
+    "the gradient of gamma, broadcast": lambda: torch.ops.aten._standard_gamma_grad(torch.ones(2, 1), torch.ones(2, 3)),
+    "the gradient of dirichlet, broadcast": lambda: torch.ops.aten._dirichlet_grad(
+        torch.ones(2, 1), torch.ones(2, 3), torch.ones(2, 3)
+    ),
+    "the gradient of logsigmoid, broadcast": lambda: torch.ops.aten.log_sigmoid_backward(
+        torch.ones(4), torch.ones(3, 4), torch.ones(1)
+    ),
+    "hardtanh_backward of an integer": lambda: torch.ops.aten.hardtanh_backward(
+        torch.ones(3), torch.ones(3, dtype=torch.int64), -1, 1
+    ),
+    "weight_norm of half precision": lambda: torch._weight_norm_interface(
+        torch.ones(3, 2).half(), torch.ones(3, 1).half()
+    )[1],
+    "statistics of half precision": lambda: torch.batch_norm_update_stats(
+        torch.ones(2, 3, 4).half(), torch.ones(3).half(), torch.ones(3).half(), 0.5
+    )[0],
+    "batch_norm that updates nothing": lambda: torch.ops.aten._batch_norm_no_update(
+        torch.ones(2, 3, 4), None, None, torch.ones(3), torch.ones(3), 0.1, 1e-5
+    )[0],
+    "cholesky of nothing": lambda: torch.ops.aten.cholesky(torch.ones(0)),
+    "oneDNN's convolution": lambda: torch.mkldnn_convolution(
+        torch.ones(1, 4, 5), torch.ones(2, 4, 2), None, [0], [1], [1], 1
+    ),
+    "a foreach with a tensor of factors": lambda: torch._foreach_addcmul(
+        [torch.ones(2, 3)], [torch.ones(2, 3)], [torch.ones(3)], torch.ones(1)
+    )[0],
+    "weight_norm over strides": lambda: torch._weight_norm_interface(
+        torch.ones(2, 3, 3), torch.ones(2, 3, 6)[..., ::2]
+    )[1],
+    "one image through slow_conv_transpose2d": lambda: torch.ops.aten.slow_conv_transpose2d(
+        torch.ones(2, 3, 3), torch.ones(2, 2, 1, 1), [1, 1]
+    ),
+    "a histogram of half precision": lambda: torch.histogram(torch.ones(3).half(), torch.arange(3).half())[0],
+    "a comparison of an unsigned number": lambda: torch.tensor(1, dtype=torch.uint16) <= torch.ones(()),
+    "_convolution": lambda: torch.ops.aten._convolution(
+        torch.ones(1, 2, 4), torch.ones(2, 2, 1), None, [1], [0], [1], False, [0], 1, False, False, False, False
+    ),
+    "dropout of nothing": lambda: torch.native_dropout(torch.ones(0), 0.5, True)[1],
+    "dropout that drops nothing": lambda: torch.native_dropout(torch.ones(2), 2.0, False)[1],
+    "integers below a tensor": lambda: torch.ops.aten.randint_like.Tensor(torch.ones(2, 3).t(), torch.tensor(5)),
+    "a lazy clone": lambda: torch._lazy_clone(torch.ones(4, 6).t()[1:, ::2]),
     "pinv under autocast": lambda: autocast_pinv(),
     "pinv after autocast": lambda: [autocast_pinv(), torch.linalg.pinv(torch.eye(3) + 1)][1],
 }
@@ -166,3 +209,28 @@ def test_least_squares_need_no_values_where_the_rank_decides_nothing(sizes, driv
             fake = torch.linalg.lstsq(*arguments, driver=driver)
             assert [(x.shape, x.stride(), x.dtype) for x in fake] == [(x.shape, x.stride(), x.dtype) for x in real]
             assert torch.linalg.lstsq(arguments[0].cuda(), arguments[1].cuda()).rank.shape == (0,)
+
+
+def test_one_image_is_left_as_it_is_by_slow_conv_transpose2d():
+    with fake_mode():
+        image = torch.ones(2, 3, 3)
+        torch.ops.aten.slow_conv_transpose2d(image, torch.ones(2, 2, 1, 1), [1, 1])
+        assert image.shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_choice_of_an_attention_kernel_is_that_of_the_cpu(dtype, dropout):
+    def choice() -> int:
+        return torch._fused_sdp_choice(*(torch.ones(2, 2, 3, 4, dtype=dtype) for _ in range(3)), None, dropout, True)
+
+    real = choice()
+    with fake_mode():
+        assert [choice(), choice()] == [real, real]
+
+
+def test_the_choice_of_an_attention_kernel_is_that_of_a_claimed_gpu():
+    with fake_mode(), torch.device("cuda"):
+        half = [torch.ones(2, 2, 4, 8, dtype=torch.float16) for _ in range(3)]
+        assert torch._fused_sdp_choice(*half) == int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value)
+        assert torch._fused_sdp_choice(*(x.double() for x in half)) == int(torch.nn.attention.SDPBackend.MATH.value)

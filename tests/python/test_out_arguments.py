@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from torchfake import fake_mode
 pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 
 Call = Callable[[], list[Tensor]]
+CLAST = torch.channels_last
 
 
 def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -85,6 +87,47 @@ CALLS: dict[str, Call] = {
             save_mean=empty(),
             save_invstd=empty(5),
         )
+    ),
+    "the greatest, in another dtype": lambda: written(
+        lambda out: torch.max(torch.ones(3), out=out), empty(dtype=torch.float64)
+    ),
+    "the least of nothing": lambda: written(lambda out: torch.min(torch.ones(0), out=out), empty(2)),
+    "a number looked for in a tensor": lambda: written(
+        lambda out: torch.isin(1, torch.arange(3), out=out), empty(dtype=torch.bool)
+    ),
+    "the gradient of a padded image of another dtype": lambda: written(
+        lambda out: torch.ops.aten.reflection_pad2d_backward.grad_input(
+            torch.ones(1, 5, 5), torch.ones(1, 3, 3, dtype=torch.float64), [1] * 4, grad_input=out
+        ),
+        empty(),
+    ),
+    "the gradient of a padded volume, channels last": lambda: written(
+        lambda out: torch.ops.aten.reflection_pad3d_backward.grad_input(
+            torch.ones(1, 4, 3, 3), torch.ones(1, 3, 2, 3).to(memory_format=CLAST), [0, 0, 0, 1, 0, 1], grad_input=out
+        ),
+        empty(),
+    ),
+    "the gradient of a loss, channels last": lambda: written(
+        lambda out: torch.ops.aten.nll_loss2d_backward.grad_input(
+            torch.ones(1, 2, 3),
+            torch.ones(1, 4, 2, 3).to(memory_format=CLAST),
+            torch.ones(1, 2, 3, dtype=torch.int64),
+            None,
+            0,
+            -100,
+            torch.ones(()),
+            grad_input=out,
+        ),
+        empty(),
+    ),
+    "slow_conv_transpose2d, channels last": lambda: written(
+        lambda out: torch.ops.aten.slow_conv_transpose2d.out(
+            torch.ones(1, 4, 2, 2).to(memory_format=CLAST), torch.ones(4, 4, 2, 2), [2, 2], out=out
+        ),
+        empty(),
+    ),
+    "numbers stacked": lambda: written(
+        lambda out: torch.ops.aten._stack.out([torch.ones(()), torch.ones(())], 0, out=out), empty()
     ),
     "lu_solve from the right": lambda: written(
         lambda out: torch.linalg.lu_solve(
@@ -167,3 +210,26 @@ def test_a_storage_observed_and_known_survives_being_resized() -> None:
         assert view.shape == (2,) and out.shape == (4, 4)
         out.fill_(7.0)
         assert out.sum().item() == 7.0 * 16
+
+
+def test_an_out_argument_whose_elements_share_their_place_is_written_to() -> None:
+    with fake_mode():
+        out = torch.ones(1).expand(2)
+        torch.linalg.vecdot(torch.ones(2, 2), torch.ones(2, 2), out=out)
+        assert out.shape == (2,)
+
+
+def test_an_out_argument_that_is_not_resized_is_computed_at_its_own_size() -> None:
+    with fake_mode():
+        out = torch.zeros(2, 4)
+        torch.ops.aten._compute_linear_combination.out(torch.ones(3, 4), torch.ones(2, 3), out=out)
+        assert out.tolist() == [[3.0] * 4] * 2
+
+
+def test_an_out_argument_that_is_resized_warns_once() -> None:
+    with fake_mode(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        out = torch.zeros(3)
+        torch.add(torch.ones(2), 1, out=out)
+        assert out.tolist() == [2.0, 2.0]
+    assert len(caught) == 1

@@ -1,6 +1,7 @@
 // Beside steps 3 to 5: keeps the values of small fakes that follow from constants.
 #include <torchfake/dispatch/known_values.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -322,7 +323,9 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   bool any_known = false;
   bool all_known = true;
   bool any_repeated = false;
+  bool outs_fit = true;
   for (const TensorArg& tensor : call.tensors()) {
+    outs_fit &= !tensor.is_out || tensor.impl->numel() <= limit_;
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
@@ -370,10 +373,10 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     }
   }
   // A view has the values of its base with no work.
-  computes_ = inputs_known_ && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
+  computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
       (mode.options.propagate_real_tensors || !is_risky_product(call));
   if (computes_) {
-    real_ = real_arguments(/*keep_out=*/false);
+    real_ = real_arguments();
   }
   if (any_repeated) {
     read_repetitions();
@@ -393,7 +396,7 @@ void ValueTracker::read_repetitions() {
   computes_ &= !repeats_;
 }
 
-torch::jit::Stack ValueTracker::real_arguments(bool keep_out) const {
+torch::jit::Stack ValueTracker::real_arguments() const {
   torch::jit::Stack real;
   auto* self = const_cast<ValueTracker*>(this);
   const auto substitute = [&](const c10::IValue& value, size_t arg) -> c10::IValue {
@@ -417,11 +420,11 @@ torch::jit::Stack ValueTracker::real_arguments(bool keep_out) const {
     } else if (partial) {
       tensor = real_view(*fake);
     } else {
-      // Not read: the operator needs its shape alone, or fills it.
+      // Not read: the operator needs its shape alone, or fills it. What is filled has the size that it was given, for not
+      // every kernel looks whether there is room for what it writes.
       PlainCpu plain;
-      tensor = (facts.is_out && !keep_out) || fake->numel() > limit_
-          ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
-          : new_buffer(*fake);
+      tensor = fake->numel() > limit_ ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
+                                      : new_buffer(*fake);
     }
     for (Written& written : self->written_) {
       if (written.fake.get() == fake && written.arg == arg) {
@@ -464,7 +467,7 @@ torch::jit::Stack ValueTracker::real_arguments(bool keep_out) const {
 }
 
 void ValueTracker::run_real(Call& call) const {
-  torch::jit::Stack real = real_arguments(/*keep_out=*/true);
+  torch::jit::Stack real = real_arguments();
   {
     PlainCpu plain;
     call.op.callBoxed(&real);
@@ -496,6 +499,15 @@ void ValueTracker::forget_written() const {
   }
 }
 
+namespace {
+
+// Elements that lie in one place can be neither told apart nor written one by one.
+bool overlaps_itself(const FakeTensorImpl& fake) {
+  return at::has_internal_overlap(const_cast<FakeTensorImpl*>(&fake)) == at::MemOverlap::Yes;
+}
+
+}  // namespace
+
 void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const Call& call) const {
   for (const Written& written : written_) {
     const auto& fake = static_cast<const FakeTensorImpl&>(*written.fake);
@@ -505,7 +517,7 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
     if (!written.is_new) {
       continue;
     }
-    if (written.real.sizes() != fake.sizes()) {
+    if (overlaps_itself(fake) || written.real.sizes() != fake.sizes()) {
       forget_known_bytes(storage_of(fake));
     } else if (std::optional<at::Tensor> known = known_tensor(fake, limit_)) {
       PlainCpu plain;
@@ -537,7 +549,7 @@ void ValueTracker::finish_output(const FakeTensorImpl& fake, const at::Tensor& r
   if (propagates && (fake.claimed_device().is_cpu() || !call_.traits.is_builtin)) {
     check_agreement(fake, real);
   }
-  if (partly_known_bytes(storage_of(fake)) != nullptr || real.sizes() != fake.sizes() ||
+  if (partly_known_bytes(storage_of(fake)) != nullptr || real.sizes() != fake.sizes() || overlaps_itself(fake) ||
       (!propagates && real.dtype() != fake.dtype())) {
     return;
   }
@@ -578,9 +590,24 @@ const FakeTensorImpl* ValueTracker::only_output(const Call& call) {
   return usable ? fake : nullptr;
 }
 
+namespace {
+
+class Silence final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+}  // namespace
+
 // Runs the real operator on what is known. False where the CPU cannot do it (a dtype it has no kernel for, say) and the
 // claimed device may.
 bool ValueTracker::run_aside(const Call& call, c10::Device device) {
+  // That an out= argument was resized was said when the fake was.
+  static Silence silence;
+  std::optional<c10::WarningUtils::WarningHandlerGuard> silent;
+  if (std::any_of(call.traits.args.begin(), call.traits.args.end(), [](const ArgTraits& arg) { return arg.is_out; })) {
+    silent.emplace(&silence);
+  }
   try {
     PlainCpu plain;
     const CpuEquivalent* equivalent = call.traits.cpu_equivalent;

@@ -80,8 +80,7 @@ class ValueTracker {
   void follow(const Call& call, c10::Device device);
 
  private:
-  // `keep_out`: an out= argument stands for itself, with its sizes, and not for any empty tensor.
-  torch::jit::Stack real_arguments(bool keep_out) const;
+  torch::jit::Stack real_arguments() const;
   void read_repetitions();
   bool outputs_fit(const Call& call) const;
   void check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const;

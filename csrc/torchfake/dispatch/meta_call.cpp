@@ -153,6 +153,12 @@ bool asked_for_data(const c10::Error& error) {
       std::string_view::npos;
 }
 
+// A kernel that was not compiled for a dtype: the real operator refuses it in the same words, and Python's kernel would
+// let it pass.
+bool refuses_dtype(const c10::Error& error) {
+  return std::string_view(error.what_without_backtrace()).find("\" not implemented for '") != std::string_view::npos;
+}
+
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
 void call_composite(Call& call, c10::DispatchKey key) {
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
@@ -169,7 +175,10 @@ void call_composite(Call& call, c10::DispatchKey key) {
   try {
     return call.op.callBoxedForDispatchKey(key, *call.stack);
   } catch (const FakeTensorError&) {
-  } catch (const c10::NotImplementedError&) {
+  } catch (const c10::NotImplementedError& error) {
+    if (refuses_dtype(error)) {
+      throw;
+    }
   } catch (const c10::Error& error) {
     if (!asked_for_data(error)) {
       throw;

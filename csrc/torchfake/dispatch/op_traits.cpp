@@ -131,6 +131,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   for (const c10::Argument& arg : schema.arguments()) {
     args.push_back(traits_of(arg));
     ArgTraits& last = args.back();
+    last.is_out &= base != "_compute_linear_combination";  // adds to what is there
     last.is_statistic = keeps_statistics(base) && (arg.name() == "running_mean" || arg.name() == "running_var");
     updates_statistics |= last.is_statistic;
     takes_tensors |= last.kind == ArgKind::kTensor || last.kind == ArgKind::kTensorList;

@@ -44,8 +44,9 @@ at::Tensor mish_backward(const at::Tensor& grad_output, const at::Tensor& self) 
 }
 
 at::Tensor hardtanh_backward(const at::Tensor& grad_output, const at::Tensor& self) {
-  require_floating(self, "hardtanh_backward");
-  return pointwise(grad_output, self);
+  at::Tensor result = pointwise(grad_output, self);
+  require_floating(result, "hardtanh_backward");
+  return result;
 }
 
 // The CPU keeps a second tensor for the backward; a GPU none.
@@ -57,9 +58,16 @@ TwoTensors log_sigmoid_forward(const at::Tensor& self) {
   return {pointwise(self), empty({0}, self.scalar_type())};
 }
 
-at::Tensor log_sigmoid_backward(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& /*buffer*/) {
-  pointwise(grad_output, self);
-  return strided_like(grad_output);
+// The result is made as large as the gradient, and grows where the input is larger.
+at::Tensor log_sigmoid_backward(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& buffer) {
+  at::Tensor result = strided_like(grad_output);
+  at::TensorIteratorConfig config;
+  config.add_output(result).add_const_input(self);
+  if (claimed_device().is_cpu()) {
+    config.add_const_input(buffer);
+  }
+  config.add_const_input(grad_output).build();
+  return result;
 }
 
 at::Tensor prelu_kernel(const at::Tensor& self, const at::Tensor& weight) {

@@ -1,6 +1,8 @@
 // Attention: which kernel PyTorch would choose on the claimed device.
 #include <torchfake/rules/attention.h>
 
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
@@ -182,11 +184,8 @@ void check(const Attention& a) {
       " instead.");
 }
 
-}  // namespace
-
-// scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
-bool scaled_dot_product_attention(const Call& call) {
-  const Attention a{
+Attention arguments_of(const Call& call) {
+  return {
       call.arg(0).toTensor(),
       call.arg(1).toTensor(),
       call.arg(2).toTensor(),
@@ -195,22 +194,55 @@ bool scaled_dot_product_attention(const Call& call) {
       call.arg(5).toBool(),
       call.arg(6).toOptional<double>(),
       call.arg(7).toBool()};
+}
+
+at::SDPBackend choice_on_gpu(const Attention& a) {
+  if (a.query.device().is_cuda() && fits_cudnn(a)) {
+    return at::SDPBackend::cudnn_attention;
+  }
+  if (a.query.device().is_cuda() && fits_flash(a)) {
+    return at::SDPBackend::flash_attention;
+  }
+  return a.query.device().is_cuda() && fits_efficient(a) ? at::SDPBackend::efficient_attention : at::SDPBackend::math;
+}
+
+}  // namespace
+
+// scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, *, scale, enable_gqa)
+bool scaled_dot_product_attention(const Call& call) {
+  const Attention a = arguments_of(call);
   if (a.query.device().is_cpu()) {
     return false;  // PyTorch chooses among its CPU kernels by the same metadata
   }
   check(a);
   at::Tensor output;
-  if (a.query.device().is_cuda() && fits_cudnn(a)) {
-    output = cudnn(a);
-  } else if (a.query.device().is_cuda() && fits_flash(a)) {
-    output = flash(a);
-  } else if (a.query.device().is_cuda() && fits_efficient(a)) {
-    output = efficient(a);
-  } else {
-    output = math(a);
+  switch (choice_on_gpu(a)) {
+    case at::SDPBackend::cudnn_attention:
+      output = cudnn(a);
+      break;
+    case at::SDPBackend::flash_attention:
+      output = flash(a);
+      break;
+    case at::SDPBackend::efficient_attention:
+      output = efficient(a);
+      break;
+    default:
+      output = math(a);
   }
   answer_with(call, std::move(output));
   return true;
+}
+
+RuleResult fused_choice(Call& call, const ModePtr& /*mode*/) {
+  const Attention a = arguments_of(call);
+  if (!a.query.device().is_cpu()) {
+    return answer_with(call, static_cast<int64_t>(choice_on_gpu(a)));
+  }
+  KernelEnvironment::note_all();
+  return answer_with(
+      call,
+      at::native::_fused_sdp_choice_cpp(
+          a.query, a.key, a.value, a.mask, a.dropout, a.is_causal, a.scale, a.enable_gqa));
 }
 
 }  // namespace torchfake

@@ -1,7 +1,7 @@
 // Attention: which kernel PyTorch would choose on the claimed device.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/rules/rules.h>
 
 namespace torchfake {
 
@@ -9,5 +9,8 @@ namespace torchfake {
 // cuDNN, flash or memory-efficient attention on claimed CUDA where the inputs fit, in this order, as on an H200; the plain
 // formula everywhere else. Returns false, and leaves the call to PyTorch, on the CPU.
 bool scaled_dot_product_attention(const Call& call);
+
+// The choice itself, for _fused_sdp_choice, which has the same arguments: a number of at::SDPBackend.
+RuleResult fused_choice(Call& call, const ModePtr& mode);
 
 }  // namespace torchfake

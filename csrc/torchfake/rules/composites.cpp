@@ -2,13 +2,32 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_pad_packed_sequence_ops.h>
+#include <ATen/ops/_saturate_weight_to_fp16_ops.h>
+#include <ATen/ops/_shape_as_tensor_ops.h>
+#include <ATen/ops/_sobol_engine_draw_ops.h>
+#include <ATen/ops/_sobol_engine_ff_ops.h>
+#include <ATen/ops/_sobol_engine_initialize_state_ops.h>
+#include <ATen/ops/_sobol_engine_scramble_ops.h>
+#include <ATen/ops/_sparse_bsc_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_bsr_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/choose_qparams_optimized_ops.h>
 #include <ATen/ops/cov_ops.h>
 #include <ATen/ops/cross_entropy_loss_ops.h>
 #include <ATen/ops/ctc_loss_ops.h>
 #include <ATen/ops/cudnn_batch_norm.h>
 #include <ATen/ops/cudnn_grid_sampler.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/fbgemm_linear_fp16_weight_fp32_activation_ops.h>
+#include <ATen/ops/fbgemm_linear_fp16_weight_ops.h>
+#include <ATen/ops/fbgemm_linear_int8_weight_fp32_activation_ops.h>
+#include <ATen/ops/fbgemm_linear_int8_weight_ops.h>
+#include <ATen/ops/fbgemm_linear_quantize_weight_ops.h>
+#include <ATen/ops/fbgemm_pack_gemm_matrix_fp16_ops.h>
+#include <ATen/ops/fbgemm_pack_quantized_matrix_ops.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/grid_sampler_ops.h>
 #include <ATen/ops/gru_ops.h>
@@ -16,9 +35,14 @@
 #include <ATen/ops/lstm_ops.h>
 #include <ATen/ops/max_pool1d_ops.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/meshgrid_ops.h>
 #include <ATen/ops/nanquantile_ops.h>
 #include <ATen/ops/one_hot_ops.h>
 #include <ATen/ops/quantile_ops.h>
+#include <ATen/ops/quantized_gru_cell_ops.h>
+#include <ATen/ops/quantized_lstm_cell_ops.h>
+#include <ATen/ops/quantized_rnn_relu_cell_ops.h>
+#include <ATen/ops/quantized_rnn_tanh_cell_ops.h>
 #include <ATen/ops/rnn_relu_ops.h>
 #include <ATen/ops/rnn_tanh_ops.h>
 #include <ATen/ops/scaled_dot_product_attention_ops.h>
@@ -76,6 +100,11 @@ bool max_pool1d(const Call& call) {
   if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::grad_enabled()) || self._fw_grad(0).defined()) {
     return false;
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.is_floating_point() && !c10::isFloat8Type(self.scalar_type()),
+      "\"max_pool1d_impl\" not implemented for '",
+      self.scalar_type(),
+      "'");
   const auto numbers = [&](size_t arg) { return call.arg(arg).toIntVector(); };
   at::Tensor pooled = std::get<0>(at::max_pool1d_with_indices(
       self.dim() == 2 ? self.unsqueeze(0) : self,
@@ -239,6 +268,13 @@ bool pad_packed_sequence(const Call& call) {
   const auto steps = values.accessor<int64_t, 1>();
   const int64_t longest = steps.size(0);
   TORCH_CHECK(
+      longest > 0 && data.dim() > 0,
+      "expected data of one dimension or more and at least one batch size, got sizes ",
+      data.sizes(),
+      " and ",
+      longest,
+      " batch sizes");
+  TORCH_CHECK(
       total_length <= 0 || total_length >= longest,
       "Expected total_length to be at least the length of the longest sequence in input, but got total_length=",
       total_length,
@@ -273,6 +309,75 @@ bool of_valid_input(const Call& call) {
   return true;
 }
 
+// _shape_as_tensor(self): numbers that are known, on the CPU wherever the tensor is.
+bool shape_as_tensor(const Call& call) {
+  const ModePtr* mode = call.find_mode();
+  at::Tensor sizes = known_numbers(call.arg(0).toTensor().sizes(), *mode);
+  answer_with(call, std::move(sizes));
+  return true;
+}
+
+// Decompositions that work on data through a pointer, or print it into an error. Where it is not there, PyTorch's words
+// are about a kernel that somebody traced into.
+bool of_data_in_memory(const Call& call) {
+  try {
+    decompose(call);
+  } catch (const FakeTensorError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what_without_backtrace()).find("data is not allocated yet") == std::string_view::npos) {
+      throw;
+    }
+    raise(
+        ErrorKind::kUnsupportedOperator,
+        call.op_name(),
+        "it reads or writes the data of tensors through pointers, and a fake tensor holds none. Keep this call out of "
+        "the "
+        "fake run.");
+  }
+  return true;
+}
+
+// quantized_lstm_cell(input, hx, ...) takes two states without a look at how many there are.
+bool quantized_lstm_cell(const Call& call) {
+  TORCH_CHECK(call.arg(1).toListRef().size() == 2, "quantized_lstm_cell expects two hidden states");
+  return of_data_in_memory(call);
+}
+
+// The operators of SobolEngine go through its state by numbers that they are given, without a look at its size.
+template <size_t kState, size_t kDimension>
+bool sobol(const Call& call) {
+  constexpr int64_t kBits = 30;
+  const at::Tensor state = call.arg(kState).toTensor();
+  const int64_t dimension = call.arg(kDimension).toInt();
+  TORCH_CHECK(
+      state.defined() && state.dim() == 2 && dimension >= 1 && state.size(0) >= dimension && state.size(1) == kBits,
+      call.op_name(),
+      ": expected a state of size [",
+      dimension,
+      ", ",
+      kBits,
+      "], as torch.quasirandom.SobolEngine makes it");
+  for (const TensorArg& tensor : call.tensors()) {
+    TORCH_CHECK(
+        tensor.arg == kState || tensor.impl->numel() >= dimension,
+        call.op_name(),
+        ": expected ",
+        dimension,
+        " elements or more, got ",
+        tensor.impl->numel());
+  }
+  return of_data_in_memory(call);
+}
+
+// Constructors of compressed sparse tensors put one together out of dense ones, without an operator of the engine's.
+bool refuse_sparse(const Call& call) {
+  raise(
+      ErrorKind::kUnsupportedFakeTensor,
+      call.op_name(),
+      "sparse, nested and quantized tensors cannot be fake; only strided ones can.");
+}
+
 // cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
 // whether there are too few observations.
 bool cov(const Call& call) {
@@ -290,9 +395,14 @@ bool cross_entropy_loss(const Call& call) {
   return true;
 }
 
-// lstm(data, batch_sizes, ...) and its like step by the batch sizes.
+// lstm(data, batch_sizes, ...) and its like step by the batch sizes, which they read through a pointer.
 template <Cudnn kMode>
 bool packed_network(const Call& call) {
+  const at::Tensor batch_sizes = call.arg(1).toTensor();
+  TORCH_CHECK(
+      batch_sizes.defined() && batch_sizes.is_cpu() && batch_sizes.scalar_type() == c10::kLong &&
+          batch_sizes.numel() > 0,
+      "expected batch sizes in a CPU tensor of int64, as pack_padded_sequence gives them");
   needs_values<1>(call);
   return cudnn_recurrent<kMode, true>(call);
 }
@@ -360,6 +470,34 @@ void add_all(torch::Library& library) {
   add<ops::batch_norm, &batch_norm>(library);
   add<ops::grid_sampler, &grid_sampler>(library);
   add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
+  add<ops::_shape_as_tensor, &shape_as_tensor>(library);
+  add<ops::meshgrid, &of_data_in_memory>(library);
+  add<ops::meshgrid_indexing, &of_data_in_memory>(library);
+  add<ops::choose_qparams_optimized, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_fp16_weight, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_fp16_weight_fp32_activation, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_fp16_weight_out, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_fp16_weight_fp32_activation_out, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_int8_weight, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_int8_weight_fp32_activation, &of_data_in_memory>(library);
+  add<ops::fbgemm_linear_quantize_weight, &of_data_in_memory>(library);
+  add<ops::fbgemm_pack_gemm_matrix_fp16, &of_data_in_memory>(library);
+  add<ops::fbgemm_pack_quantized_matrix, &of_data_in_memory>(library);
+  add<ops::fbgemm_pack_quantized_matrix_KN, &of_data_in_memory>(library);
+  add<ops::_saturate_weight_to_fp16, &of_data_in_memory>(library);
+  add<ops::quantized_lstm_cell, &quantized_lstm_cell>(library);
+  add<ops::quantized_gru_cell, &of_data_in_memory>(library);
+  add<ops::quantized_rnn_relu_cell, &of_data_in_memory>(library);
+  add<ops::quantized_rnn_tanh_cell, &of_data_in_memory>(library);
+  add<ops::_sobol_engine_draw, &sobol<2, 3>>(library);
+  add<ops::_sobol_engine_ff_, &sobol<2, 3>>(library);
+  add<ops::_sobol_engine_scramble_, &sobol<0, 2>>(library);
+  add<ops::_sobol_engine_initialize_state_, &sobol<0, 1>>(library);
+  add<ops::_sparse_compressed_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::_sparse_csr_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::_sparse_csc_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::_sparse_bsr_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::_sparse_bsc_tensor_unsafe, &refuse_sparse>(library);
   add<ops::lstm_data, &packed_network<Cudnn::kLstm>>(library);
   add<ops::gru_data, &packed_network<Cudnn::kGru>>(library);
   add<ops::rnn_tanh_data, &packed_network<Cudnn::kRnnTanh>>(library);

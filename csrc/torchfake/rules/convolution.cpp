@@ -2,9 +2,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/slow_conv_transpose2d_meta_dispatch.h>
 
 #include <torchfake/core/kernel_environment.h>
-#include <torchfake/rules/kernels.h>
+#include <torchfake/rules/forms.h>
 
 namespace torchfake {
 
@@ -150,6 +151,14 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
         '\'');
     TORCH_CHECK(false, "getCudnnDataTypeFromScalarType() not supported for ", input.scalar_type());
   }
+  const bool whole = c10::isIntegralType(input.scalar_type(), /*includeBool=*/true);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !computes || !g.transposed || !claimed_device().is_cpu() || !whole || input.scalar_type() == c10::kLong,
+      "\"slow_conv_transpose",
+      std::max<int64_t>(dim - 2, 2),
+      "d_out_cpu\" not implemented for '",
+      input.scalar_type(),
+      '\'');
   for (int64_t i = 2; i < dim && !g.transposed; ++i) {
     const int64_t padded = input.size(i) + 2 * g.padding[i - 2];
     const int64_t kernel = g.dilation[i - 2] * (weight.size(i) - 1) + 1;
@@ -235,6 +244,64 @@ at::Tensor convolution(
   return empty(sizes, input, memory_format(input, weight, g));
 }
 
+// The CPU's library, called by its name.
+at::Tensor mkldnn_convolution(
+    const at::Tensor& self,
+    const at::Tensor& weight,
+    const OptTensor& bias,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef dilation,
+    int64_t groups) {
+  return convolution(self, weight, bias, stride, padding, dilation, /*transposed=*/false, {0}, groups);
+}
+
+// PyTorch's meta kernel makes a batch of one image by resizing the argument itself; here it is a view.
+at::Tensor batched(const at::Tensor& input) {
+  return input.dim() == 3 ? input.unsqueeze(0) : input;
+}
+
+// It knows of channels-last order on the CPU alone, and so gives none to a fake.
+at::MemoryFormat slow_format(const at::Tensor& input, const at::Tensor& weight) {
+  const bool wants = input.suggest_memory_format() == at::MemoryFormat::ChannelsLast ||
+      weight.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  const bool has = claimed_device().is_cpu() && input.scalar_type() != c10::kDouble;
+  return wants && has ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+at::Tensor slow_conv_transpose2d(
+    const at::Tensor& self,
+    const at::Tensor& weight,
+    c10::IntArrayRef kernel_size,
+    const OptTensor& bias,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef output_padding,
+    c10::IntArrayRef dilation) {
+  const at::Tensor result = at::meta::slow_conv_transpose2d(
+      batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation);
+  return empty(result.sizes(), result, slow_format(self, weight));
+}
+
+at::Tensor& slow_conv_transpose2d_out(
+    const at::Tensor& self,
+    const at::Tensor& weight,
+    c10::IntArrayRef kernel_size,
+    const OptTensor& bias,
+    c10::IntArrayRef stride,
+    c10::IntArrayRef padding,
+    c10::IntArrayRef output_padding,
+    c10::IntArrayRef dilation,
+    at::Tensor& out) {
+  const std::vector<int64_t> before = out.sizes().vec();
+  at::meta::slow_conv_transpose2d_outf(
+      batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation, out);
+  if (out.sizes() != c10::IntArrayRef(before)) {
+    out.unsafeGetTensorImpl()->empty_tensor_restride(slow_format(self, weight));
+  }
+  return out;
+}
+
 ThreeTensors convolution_backward(
     const at::Tensor& grad_output,
     const at::Tensor& input,
@@ -260,6 +327,10 @@ ThreeTensors convolution_backward(
 KernelList convolution_kernels() {
   return {
       native_kernel<decltype(convolution), &convolution>("aten::convolution"),
+      kernel<at::_ops::_convolution, &convolution>(),
+      native_kernel<decltype(mkldnn_convolution), &mkldnn_convolution>("aten::mkldnn_convolution"),
+      native_kernel<decltype(slow_conv_transpose2d), &slow_conv_transpose2d>("aten::slow_conv_transpose2d"),
+      native_kernel<decltype(slow_conv_transpose2d_out), &slow_conv_transpose2d_out>("aten::slow_conv_transpose2d.out"),
       native_kernel<decltype(convolution_backward), &convolution_backward>("aten::convolution_backward"),
   };
 }

@@ -113,7 +113,8 @@ FourTensors attend_backward(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  if (dropout_p > 0 || (bias.defined() && !bias.is_floating_point())) {
+  const bool is_empty = query.numel() == 0 || key.numel() == 0 || value.numel() == 0;
+  if (dropout_p > 0 || is_empty || (bias.defined() && !bias.is_floating_point())) {
     return {};
   }
   const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));

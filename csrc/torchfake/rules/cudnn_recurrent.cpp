@@ -77,6 +77,17 @@ at::Tensor steps_first(std::vector<int64_t> sizes, c10::ScalarType dtype, bool b
   return empty(sizes, dtype).transpose(0, 1);
 }
 
+// Steps, batch and features; packed, steps and batch are one dimension.
+void check_input(const at::Tensor& input, bool packed) {
+  TORCH_CHECK(
+      input.dim() == (packed ? 2 : 3),
+      "input must have ",
+      packed ? 2 : 3,
+      " dimensions, got ",
+      input.dim(),
+      " (while checking arguments for cudnn_rnn)");
+}
+
 FiveTensors cudnn_rnn(
     const at::Tensor& input,
     at::TensorList weight,
@@ -102,6 +113,7 @@ FiveTensors cudnn_rnn(
   const int64_t batch = packed ? batch_sizes.front() : input.size(batch_first ? 0 : 1);
   const int64_t out_size = proj_size != 0 ? proj_size : hidden_size;
   const bool has_cells = cx && cx->defined();
+  check_input(input, packed);
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
   TORCH_CHECK(!has_cells || cx->is_contiguous(), "rnn: cx is not contiguous");
   std::vector<int64_t> sizes = input.sizes().vec();
@@ -166,6 +178,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rn
     return {at::Tensor(), at::Tensor(), at::Tensor(), std::vector<at::Tensor>(weight.size())};
   }
   TORCH_CHECK(train, "cudnn RNN backward can only be called in training mode");
+  check_input(input, !batch_sizes.empty());
   at::Tensor grad_cells = cx && cx->defined() ? contiguous_like(*cx) : at::Tensor();
   std::vector<at::Tensor> gradients;
   if (output_mask[3]) {
@@ -220,7 +233,7 @@ at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
 }
 
 std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
-  const at::Tensor values = *read_values(*as_fake(tensor), std::numeric_limits<int64_t>::max());
+  const at::Tensor values = read_values(*as_fake(tensor), std::numeric_limits<int64_t>::max())->contiguous();
   return {values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel()};
 }
 
@@ -253,12 +266,12 @@ bool cudnn_recurrent(const Call& call) {
   std::vector<at::Tensor> hidden =
       kMode == Cudnn::kLstm ? call.arg(kFirst).toTensorVector() : std::vector<at::Tensor>{call.arg(kFirst).toTensor()};
   std::vector<at::Tensor> weights = call.arg(kFirst + 1).toTensorVector();
-  if (hidden.size() != (kMode == Cudnn::kLstm ? 2 : 1) || weights.empty()) {
+  const int64_t num_layers = call.arg(kFirst + 3).toInt();
+  if (hidden.size() != (kMode == Cudnn::kLstm ? 2 : 1) || weights.empty() || num_layers < 1) {
     return false;  // PyTorch has an error for it
   }
   cast_for_autocast(input, hidden, weights);
   check_dtypes(input, hidden, weights);
-  const int64_t num_layers = call.arg(kFirst + 3).toInt();
   const double dropout = call.arg(kFirst + 4).toDouble();
   const bool train = call.arg(kFirst + 5).toBool();
   const bool bidirectional = call.arg(kFirst + 6).toBool();
@@ -309,6 +322,9 @@ template bool cudnn_recurrent<Cudnn::kRnnRelu, false>(const Call&);
 template bool cudnn_recurrent<Cudnn::kRnnRelu, true>(const Call&);
 
 void flatten_weights(at::TensorList weights, Cudnn mode, int64_t hidden_size, int64_t layers) {
+  if (weights.empty()) {
+    return;
+  }
   const at::NoGradGuard no_grad;
   const WeightLayout layout = layout_of(weights, mode, hidden_size, layers);
   if (buffer_of(weights, layout).defined()) {

@@ -1,4 +1,5 @@
 // Distances between rows, norms of weights, and reductions over segments.
+#include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_like.h>
 
@@ -54,16 +55,18 @@ at::Tensor pdist_backward(const at::Tensor& /*grad*/, const at::Tensor& self) {
   return contiguous_like(self);
 }
 
-// A GPU accumulates the norms of halves in float; the CPU those of bfloat16.
+// The norms of half precision are accumulated in float.
 c10::ScalarType norm_dtype(const at::Tensor& g) {
   const c10::ScalarType dtype = g.scalar_type();
-  const bool widened = dtype == c10::kBFloat16 || (dtype == c10::kHalf && !claimed_device().is_cpu());
-  return widened ? c10::kFloat : dtype;
+  return dtype == c10::kBFloat16 || dtype == c10::kHalf ? c10::kFloat : dtype;
 }
 
 TwoTensors weight_norm(const at::Tensor& v, const at::Tensor& g, int64_t dim) {
   TORCH_CHECK(dim == 0 || dim == v.dim() - 1, "fused kernels can only be applied for first or last dim");
-  return {claimed_device().is_cpu() ? contiguous_like(v) : strided_like(v), strided_like(g, norm_dtype(g))};
+  if (claimed_device().is_cpu()) {
+    return {contiguous_like(v), at::detail::empty_strided_meta(g.sizes(), g.strides(), norm_dtype(g))};
+  }
+  return {strided_like(v), strided_like(g, norm_dtype(g))};
 }
 
 TwoTensors weight_norm_backward(const at::Tensor& /*grad_w*/, const at::Tensor& v, const at::Tensor& g) {

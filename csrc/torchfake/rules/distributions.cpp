@@ -1,4 +1,5 @@
 // Operators that draw, and the gradients of what they drew.
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_like.h>
 
 #include <torchfake/rules/forms.h>
@@ -15,17 +16,61 @@ at::Tensor drawn_like(const at::Tensor& self) {
   return contiguous_like(self);
 }
 
+// Of floats and doubles on the CPU, which computes with doubles.
+void require_wide(const at::Tensor& self, const char* kernel) {
+  const bool is_narrow = self.scalar_type() == c10::kHalf || self.scalar_type() == c10::kBFloat16;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.is_floating_point() && !c10::isFloat8Type(self.scalar_type()) && !(is_narrow && claimed_device().is_cpu()),
+      '"',
+      kernel,
+      "\" not implemented for '",
+      self.scalar_type(),
+      "'");
+}
+
+at::Tensor drawn_of_wide(const at::Tensor& self) {
+  require_wide(self, "gamma_cpu");
+  return contiguous_like(self);
+}
+
+// Gradients are made as large as the first argument, and grow where another is larger.
+at::Tensor standard_gamma_grad(const at::Tensor& self, const at::Tensor& output) {
+  at::Tensor result = contiguous_like(self);
+  at::TensorIteratorConfig().add_output(result).add_const_input(self).add_const_input(output).build();
+  require_wide(self, "_standard_gamma_grad_cpu");
+  return result;
+}
+
+at::Tensor dirichlet_grad(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& total) {
+  at::Tensor result = contiguous_like(x);
+  at::TensorIteratorConfig()
+      .add_output(result)
+      .add_const_input(x)
+      .add_const_input(alpha)
+      .add_const_input(total)
+      .build();
+  require_wide(x, "_dirichlet_grad_cpu");
+  return result;
+}
+
 at::Tensor binomial(const at::Tensor& count, const at::Tensor& prob) {
   TORCH_CHECK_VALUE(
       count.is_floating_point(), "binomial only supports floating-point dtypes for count, got: ", count.scalar_type());
   TORCH_CHECK_VALUE(
       prob.is_floating_point(), "binomial only supports floating-point dtypes for prob, got: ", prob.scalar_type());
-  return contiguous_like(count);
+  require_wide(count, "binomial_cpu");
+  // The result is made as large as the counts, and grows where there are more probabilities.
+  at::Tensor drawn = contiguous_like(count);
+  at::TensorIteratorConfig().add_output(drawn).add_const_input(count).add_const_input(prob).build();
+  return drawn;
 }
 
 TwoTensors native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  (void)train;
+  const bool drops = train.value_or(true);
+  TORCH_CHECK(!drops || (p >= 0 && p <= 1), "dropout probability has to be between 0 and 1, but got ", p);
+  if (input.numel() == 0 && claimed_device().is_cpu()) {
+    return {input, strided_like(input)};  // the CPU hands an empty one back, with another in the place of the mask
+  }
   return {strided_like(input), strided_like(input, c10::kBool)};
 }
 
@@ -44,13 +89,12 @@ KernelList distribution_kernels() {
   namespace ops = at::_ops;
   return {
       kernel<ops::poisson, &drawn_like>(),
-      kernel<ops::_standard_gamma, &drawn_like>(),
-      kernel<ops::_standard_gamma_grad, &drawn_like>(),
-      kernel<ops::_dirichlet_grad, &drawn_like>(),
-      kernel<ops::_sample_dirichlet, &drawn_like>(),
+      kernel<ops::_standard_gamma, &drawn_of_wide>(),
+      kernel<ops::_standard_gamma_grad, &standard_gamma_grad>(),
+      kernel<ops::_dirichlet_grad, &dirichlet_grad>(),
+      kernel<ops::_sample_dirichlet, &drawn_of_wide>(),
       kernel<ops::binomial, &binomial>(),
       out_form<ops::bernoulli_out, ops::bernoulli>(),
-      out_form<ops::randperm_generator_out, ops::randperm_generator>(),
       kernel<ops::native_dropout, &native_dropout>(),
       kernel<ops::_fused_dropout, &fused_dropout>(),
       kernel<ops::_masked_scale, &masked_scale>(),

@@ -1,5 +1,6 @@
 // Fourier transforms: the library transforms a batch, and the strides of the result follow from how it was gathered.
 #include <ATen/EmptyTensor.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/_fft_c2c.h>
 
 #include <torchfake/rules/forms.h>
@@ -12,6 +13,20 @@ namespace torchfake {
 namespace {
 
 using Dims = c10::SmallVector<int64_t, 5>;
+
+// Each a dimension of `self`, and none twice: all that follows counts on it.
+void check_dims(const at::Tensor& self, c10::IntArrayRef dims) {
+  for (const int64_t dim : dims) {
+    TORCH_CHECK_INDEX(
+        0 <= dim && dim < self.dim(),
+        "Dimension out of range (expected to be in range of [0, ",
+        self.dim() - 1,
+        "], but got ",
+        dim,
+        ')');
+  }
+  at::dim_list_to_bitset(dims, self.dim());  // throws where one appears twice
+}
 
 // Dimensions by falling stride; the last one may have to stay last.
 Dims by_stride(const at::Tensor& self, c10::IntArrayRef dims, bool keep_last) {
@@ -58,6 +73,7 @@ void check_not_empty(const at::Tensor& self) {
 
 at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool /*forward*/) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
+  check_dims(self, dim);
   if (dim.empty()) {
     return self.clone();
   }
@@ -67,6 +83,8 @@ at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
 
 at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool onesided) {
   TORCH_CHECK(self.is_floating_point(), "expected a real input");
+  TORCH_CHECK(!dim.empty(), "expected at least one dimension to transform");
+  check_dims(self, dim);
   check_not_empty(self);
   std::vector<int64_t> sizes = self.sizes().vec();
   if (onesided) {
@@ -81,10 +99,25 @@ at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
   return rest.empty() ? last : transformed(last, sizes, by_stride(last, rest, /*keep_last=*/false), dtype);
 }
 
+// The library transforms between sizes that are the same, or where one is the non-redundant half of the other.
+void check_last_size(int64_t frequencies, int64_t size) {
+  const auto [small, large] = std::minmax(frequencies, size);
+  TORCH_CHECK(
+      size >= 1 && (small == large || small == large / 2 + 1),
+      "Invalid number of data points (",
+      size,
+      ") for ",
+      frequencies,
+      " frequencies");
+}
+
 // Over several dimensions: complex over all but the last, then real over that one. A GPU overwrites its input, and so
 // works on a contiguous copy unless the complex transform has made one.
 at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normalization, int64_t last_dim_size) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
+  TORCH_CHECK(!dim.empty(), "expected at least one dimension to transform");
+  check_dims(self, dim);
+  check_last_size(self.size(dim.back()), last_dim_size);
   check_not_empty(self);
   const c10::ScalarType dtype = c10::toRealValueType(self.scalar_type());
   std::vector<int64_t> sizes = self.sizes().vec();

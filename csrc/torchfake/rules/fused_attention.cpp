@@ -1,6 +1,7 @@
 // The fused attention kernels: results lie in memory as the query does, or as [batch, length, heads, size].
 #include <ATen/OpMathType.h>
 
+#include <torchfake/rules/attention.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/rules.h>
@@ -64,6 +65,7 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
 
 // The gradient of a bias is a part of a tensor whose rows are aligned.
 at::Tensor bias_gradient(const at::Tensor& bias) {
+  TORCH_CHECK(bias.dim() > 0, "expected an attention bias of one dimension or more, got a number");
   std::vector<int64_t> sizes = bias.sizes().vec();
   const int64_t last = sizes.back();
   sizes.back() = rounded_up(last, 16);
@@ -207,7 +209,31 @@ FourTensors efficient_attention_backward(
   return {all.select(2, 0), all.select(2, 1), all.select(2, 2), grad_bias};
 }
 
-TwoTensors flash_for_cpu(const at::Tensor& query, const at::Tensor& /*key*/, const at::Tensor& /*value*/) {
+TwoTensors flash_for_cpu(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    double dropout_p,
+    bool /*is_causal*/,
+    const OptTensor& attn_mask) {
+  TORCH_CHECK(
+      c10::isFloatingType(query.scalar_type()),
+      "scaled_dot_product_attention_flash_attention: Expected data type in FP32, FP64, BF16, FP16, but got ",
+      query.scalar_type(),
+      " instead.");
+  TORCH_CHECK(
+      query.dim() == 4 && key.dim() == 4 && value.dim() == 4,
+      "scaled_dot_product_attention_flash_attention: Accept only 4 dims inputs shape of {B, H, T, K}");
+  TORCH_CHECK(dropout_p == 0.0, "scaled_dot_product_attention_flash_attention: Currently do not support dropout > 0");
+  TORCH_CHECK(
+      query.size(3) == value.size(3) && key.size(3) == value.size(3),
+      "scaled_dot_product_attention_flash_attention: Q/K/V should have the same head size");
+  TORCH_CHECK(
+      !attn_mask || attn_mask->scalar_type() == c10::kFloat || attn_mask->scalar_type() == query.scalar_type(),
+      "scaled_dot_product_attention_flash_attention: Attention mask is the same data type as query");
+  TORCH_CHECK(
+      !attn_mask || attn_mask->dim() == 2 || attn_mask->dim() == 4,
+      "scaled_dot_product_attention_flash_attention: Attention mask dim in {2, 4}");
   return {
       strided_like(query),
       empty({query.size(0), query.size(2), query.size(1)}, at::toOpMathType(query.scalar_type())).transpose(1, 2)};
@@ -235,9 +261,27 @@ RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// For backends that bring a kernel of their own; the devices that PyTorch itself knows have none.
+RuleResult refuse_overrideable(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor query = call.arg(0).toTensor();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !query.is_cpu() && !query.is_cuda(),
+      call.op_name(),
+      " not implemented. This is an operator for privateuse1 backends; on ",
+      query.device(),
+      " use scaled_dot_product_attention.");
+  return RuleResult::kContinue;
+}
+
 }  // namespace
 
 Rule find_attention_rule(std::string_view name, std::string_view overload) {
+  if (name == "aten::_fused_sdp_choice") {
+    return &fused_choice;
+  }
+  if (name.starts_with("aten::_scaled_dot_product_fused_attention_overrideable")) {
+    return &refuse_overrideable;
+  }
   const bool reads_rows = name == "aten::_flash_attention_forward" || name == "aten::_efficient_attention_forward";
   return reads_rows && overload.empty() ? &check_rows : nullptr;
 }

@@ -82,6 +82,13 @@ void check_size(const at::Tensor& tensor, int64_t expected, const char* name) {
       tensor.defined() ? tensor.numel() : 0);
 }
 
+void check_vectors(const at::Tensor& running_mean, const at::Tensor& running_var) {
+  for (const at::Tensor& running : {running_mean, running_var}) {
+    TORCH_CHECK(
+        !running.defined() || running.dim() == 1, "TensorAccessor expected 1 dims but tensor has ", running.dim());
+  }
+}
+
 ThreeTensors batch_norm(
     const at::Tensor& input,
     const at::Tensor& weight,
@@ -92,6 +99,9 @@ ThreeTensors batch_norm(
     bool keeps_strides) {
   TORCH_CHECK_INDEX(input.dim() >= 2, "Dimension out of range (expected an input of 2 dimensions or more)");
   TORCH_CHECK(
+      training || (running_mean.defined() && running_var.defined()),
+      "Expected running_mean and running_var to be defined when training=False");
+  TORCH_CHECK(
       input.numel() > 0 || !training || !claimed_device().is_cpu(),
       "input tensor must have at least one element, but got input_sizes = ",
       input.sizes());
@@ -100,10 +110,7 @@ ThreeTensors batch_norm(
   check_size(running_var, channels, "running_var");
   check_size(weight, channels, "weight");
   check_size(bias, channels, "bias");
-  for (const at::Tensor& running : {running_mean, running_var}) {
-    TORCH_CHECK(
-        !running.defined() || running.dim() == 1, "TensorAccessor expected 1 dims but tensor has ", running.dim());
-  }
+  check_vectors(running_mean, running_var);
   const c10::ScalarType dtype = statistics_dtype(input, weight, bias, running_mean, running_var);
   const bool on_cpu = claimed_device().is_cpu();
   if (!on_cpu && training && running_mean.defined() && running_var.defined()) {
@@ -158,6 +165,16 @@ ThreeTensors native_batch_norm_no_stats(
   return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
+// The CPU writes statistics of one dtype alone.
+void check_statistic(const at::Tensor& out, const at::Tensor& result, size_t index) {
+  TORCH_CHECK(
+      index == 0 || out.scalar_type() == result.scalar_type(),
+      "expected scalar type ",
+      result.scalar_type(),
+      " but found ",
+      out.scalar_type());
+}
+
 // In evaluation the CPU saves no statistics, and leaves the arguments for them as they come. The kernels of a GPU that are
 // made for contiguous inputs write statistics of one dtype alone.
 void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
@@ -166,7 +183,10 @@ void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& resu
     if (!on_cpu) {
       write_out(outs[i], results[i], i > 0 && results[0].is_contiguous() ? OutDtype::kSame : OutDtype::kCastable);
     } else if (i == 0 || results[i].numel() > 0) {
+      check_statistic(outs[i], results[i], i);
       at::native::resize_output(outs[i], results[i].sizes());
+    } else {
+      TORCH_CHECK(outs[i].dim() == 1, "TensorAccessor expected 1 dims but tensor has ", outs[i].dim());
     }
   }
 }
@@ -195,17 +215,50 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
   return {output, mean, var, empty({0}, c10::kByte)};
 }
 
+// The real kernels take them as they come, and read beyond the end of those that are too short.
+void check_statistics(const at::Tensor& input, const OptTensor& mean, const OptTensor& deviation, const char* which) {
+  if (input.numel() == 0) {
+    return;
+  }
+  TORCH_CHECK(
+      value(mean).defined() && value(deviation).defined(),
+      "the backward of batch normalisation needs ",
+      which,
+      ": pass those that the forward was given or returned");
+  check_size(*mean, input.size(1), which);
+  check_size(*deviation, input.size(1), which);
+}
+
 ThreeTensors native_batch_norm_backward(
-    const at::Tensor& /*grad_out*/,
+    const at::Tensor& grad_out,
     const at::Tensor& input,
     const OptTensor& weight,
-    const OptTensor& /*running_mean*/,
-    const OptTensor& /*running_var*/,
-    const OptTensor& /*save_mean*/,
-    const OptTensor& /*save_invstd*/,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
+    const OptTensor& save_mean,
+    const OptTensor& save_invstd,
     bool train,
     double /*eps*/,
     std::array<bool, 3> output_mask) {
+  TORCH_CHECK_INDEX(input.dim() >= 2, "Dimension out of range (expected an input of 2 dimensions or more)");
+  TORCH_CHECK(
+      grad_out.sizes() == input.sizes(),
+      "expected a gradient of the input's size ",
+      input.sizes(),
+      ", but got ",
+      grad_out.sizes());
+  TORCH_CHECK(
+      !claimed_device().is_cpu() || grad_out.scalar_type() == input.scalar_type(),
+      "expected scalar type ",
+      input.scalar_type(),
+      " but found ",
+      grad_out.scalar_type());
+  check_size(value(weight), input.size(1), "weight");
+  if (train) {
+    check_statistics(input, save_mean, save_invstd, "save_mean and save_invstd");
+  } else {
+    check_statistics(input, running_mean, running_var, "running_mean and running_var");
+  }
   const bool in_rows = !train && !claimed_device().is_cpu();
   const auto format = in_rows ? at::MemoryFormat::Contiguous : input.suggest_memory_format();
   const c10::ScalarType dtype = weight && weight->defined() ? weight->scalar_type() : input.scalar_type();
@@ -214,6 +267,24 @@ ThreeTensors native_batch_norm_backward(
       output_mask[0] ? at::empty_like(input, format) : at::Tensor(),
       per_channel(output_mask[1]),
       per_channel(output_mask[2])};
+}
+
+// In evaluation, with nothing to keep for the backward.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_no_update(
+    const at::Tensor& input,
+    const OptTensor& weight,
+    const OptTensor& bias,
+    const OptTensor& running_mean,
+    const OptTensor& running_var) {
+  auto [output, mean, var] = batch_norm(
+      input,
+      value(weight),
+      value(bias),
+      value(running_mean),
+      value(running_var),
+      /*training=*/false,
+      /*keeps_strides=*/!claimed_device().is_cpu());
+  return {output, mean, var, empty({0}, c10::kByte)};
 }
 
 ThreeTensors batch_norm_backward(
@@ -249,17 +320,34 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
 ThreeTensors cudnn_batch_norm_backward(
     const at::Tensor& input,
     const at::Tensor& /*grad_output*/,
-    const at::Tensor& weight) {
+    const at::Tensor& weight,
+    const OptTensor& /*running_mean*/,
+    const OptTensor& /*running_var*/,
+    const OptTensor& save_mean,
+    const OptTensor& save_var) {
+  check_statistics(input, save_mean, save_var, "save_mean and save_var");
   return {formatted_like(input), contiguous_like(weight), contiguous_like(weight)};
 }
 
 // Batch normalisation over several GPUs, step by step.
 at::Tensor per_channel(const at::Tensor& input) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !claimed_device().is_cpu(), "Could not run 'aten::batch_norm_stats' with arguments from the 'CPU' backend.");
   return empty({input.size(1)}, at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true));
 }
 
 TwoTensors batch_norm_stats(const at::Tensor& input) {
   return {per_channel(input), per_channel(input)};
+}
+
+// The one of them that the CPU has, which keeps them in the dtype of what is updated.
+TwoTensors batch_norm_update_stats(
+    const at::Tensor& input,
+    const OptTensor& running_mean,
+    const OptTensor& running_var) {
+  check_vectors(value(running_mean), value(running_var));
+  const c10::ScalarType dtype = statistics_dtype(input, value(running_mean), value(running_var));
+  return {empty({input.size(1)}, dtype), empty({input.size(1)}, dtype)};
 }
 
 at::Tensor batch_norm_elemt(const at::Tensor& input) {
@@ -301,6 +389,16 @@ void check_channels(const OptTensor& parameter, int64_t channels, const char* na
       " channels");
 }
 
+void check_groups(int64_t channels, int64_t group) {
+  TORCH_CHECK(group > 0, "Expected num groups to be greater than 0, got ", group);
+  TORCH_CHECK(
+      channels % group == 0,
+      "Expected number of channels in input to be divisible by num_groups, but got ",
+      channels,
+      " channels and num_groups=",
+      group);
+}
+
 ThreeTensors native_group_norm(
     const at::Tensor& input,
     const OptTensor& weight,
@@ -311,6 +409,7 @@ ThreeTensors native_group_norm(
     int64_t group) {
   check_channels(weight, channels, "weight");
   check_channels(bias, channels, "bias");
+  check_groups(channels, group);
   TORCH_CHECK(
       input.numel() == batch * channels * pixels,
       "Expected X.numel() == N * C * HxW to be true, but got ",
@@ -349,12 +448,7 @@ ThreeTensors native_group_norm_backward(
     int64_t /*pixels*/,
     int64_t group,
     std::array<bool, 3> output_mask) {
-  TORCH_CHECK(
-      channels % group == 0,
-      "Expected number of channels ",
-      channels,
-      " to be evenly-divisible by number of groups ",
-      group);
+  check_groups(channels, group);
   const auto parameter = [&](bool wanted) { return wanted && weight ? contiguous_like(*weight) : at::Tensor(); };
   return {
       output_mask[0] ? (claimed_device().is_cpu() ? formatted_like(input) : contiguous_like(input)) : at::Tensor(),
@@ -399,11 +493,12 @@ KernelList normalization_kernels() {
   namespace ops = at::_ops;
   return {
       out_form<ops::_batch_norm_with_update_out, ops::_batch_norm_with_update>(),
+      kernel<ops::_batch_norm_no_update, &batch_norm_no_update>(),
       kernel<ops::batch_norm_backward, &batch_norm_backward>(),
       kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>(),
       kernel<ops::cudnn_batch_norm_backward, &cudnn_batch_norm_backward>(),
       kernel<ops::batch_norm_stats, &batch_norm_stats>(),
-      kernel<ops::batch_norm_update_stats, &batch_norm_stats>(),
+      kernel<ops::batch_norm_update_stats, &batch_norm_update_stats>(),
       kernel<ops::batch_norm_gather_stats, &batch_norm_stats>(),
       kernel<ops::batch_norm_gather_stats_with_counts, &batch_norm_stats>(),
       kernel<ops::batch_norm_elemt, &batch_norm_elemt>(),

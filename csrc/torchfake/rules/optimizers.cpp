@@ -1,4 +1,5 @@
-// The fused steps of optimizers, and what scales gradients: they write their arguments.
+// The fused steps of optimizers, what scales gradients, and steps with a tensor of factors: they write their arguments.
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -32,6 +33,43 @@ at::Tensor& update_scale(at::Tensor& current_scale, const at::Tensor& growth_tra
   return current_scale;
 }
 
+// A number for each tensor, packed in one on the CPU. What they are changes nothing of the results' shapes.
+std::vector<at::Scalar> packed_numbers(const at::Tensor& scalars, size_t count) {
+  const FakeTensorImpl* fake = as_fake(scalars);
+  const c10::Device device = fake != nullptr ? fake->claimed_device() : scalars.device();
+  TORCH_CHECK(device.is_cpu(), "Expected scalars to be on CPU, got ", device, " instead.");
+  TORCH_CHECK(scalars.is_contiguous(), "Expected scalars to be contiguous.");
+  TORCH_CHECK(
+      scalars.dim() == 1, "Expected packed scalar Tensor to be of dimension 1. Got ", scalars.dim(), " instead.");
+  TORCH_CHECK(
+      scalars.numel() == static_cast<int64_t>(count),
+      "Expected length of scalars to match input of length ",
+      count,
+      " but got ",
+      scalars.numel(),
+      " instead.");
+  const bool whole = c10::isIntegralType(scalars.scalar_type(), /*includeBool=*/true);
+  return std::vector<at::Scalar>(count, whole ? at::Scalar(1) : at::Scalar(1.0));
+}
+
+template <typename Op>
+std::vector<at::Tensor> with_packed_numbers(
+    at::TensorList self,
+    at::TensorList tensor1,
+    at::TensorList tensor2,
+    const at::Tensor& scalars) {
+  return Op::call(self, tensor1, tensor2, packed_numbers(scalars, self.size()));
+}
+
+template <typename Op>
+void write_with_packed_numbers(
+    at::TensorList self,
+    at::TensorList tensor1,
+    at::TensorList tensor2,
+    const at::Tensor& scalars) {
+  Op::call(self, tensor1, tensor2, packed_numbers(scalars, self.size()));
+}
+
 }  // namespace
 
 KernelList optimizer_kernels() {
@@ -47,6 +85,10 @@ KernelList optimizer_kernels() {
       kernel<ops::_fused_adagrad__tensor_lr, &check_same_number>(),
       kernel<ops::_amp_foreach_non_finite_check_and_unscale_, &unscale>(),
       kernel<ops::_amp_update_scale_, &update_scale>(),
+      kernel<ops::_foreach_addcdiv_Tensor, &with_packed_numbers<ops::_foreach_addcdiv_ScalarList>>(),
+      kernel<ops::_foreach_addcdiv__Tensor, &write_with_packed_numbers<ops::_foreach_addcdiv__ScalarList>>(),
+      kernel<ops::_foreach_addcmul_Tensor, &with_packed_numbers<ops::_foreach_addcmul_ScalarList>>(),
+      kernel<ops::_foreach_addcmul__Tensor, &write_with_packed_numbers<ops::_foreach_addcmul__ScalarList>>(),
   };
 }
 

@@ -17,8 +17,14 @@ at::Tensor padded_result(c10::IntArrayRef sizes, const at::Tensor& self) {
   return claimed_device().is_cpu() ? formatted(sizes, self) : empty(sizes, self.scalar_type());
 }
 
-// `padding` begins with the last dimension.
+// `padding` begins with the last dimension, and has two numbers for each dimension that it pads.
 std::vector<int64_t> padded_sizes(const at::Tensor& self, c10::IntArrayRef padding) {
+  TORCH_CHECK(
+      padding.size() % 2 == 0 && padding.size() / 2 <= static_cast<size_t>(self.dim()),
+      "padding ",
+      padding,
+      " does not fit a tensor of size ",
+      self.sizes());
   std::vector<int64_t> sizes = self.sizes().vec();
   for (size_t i = 0; i < padding.size() / 2; ++i) {
     sizes[sizes.size() - 1 - i] += padding[2 * i] + padding[2 * i + 1];
@@ -58,14 +64,46 @@ at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
   return padded_result(sizes, self);
 }
 
-at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
+template <size_t kDims>
+void check_pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
+  TORCH_CHECK(padding.size() == 2 * kDims, "padding size is expected to be ", 2 * kDims, ", but got: ", padding.size());
+  TORCH_CHECK_INDEX(
+      self.dim() > static_cast<int64_t>(kDims),
+      "Dimension out of range (expected an input of ",
+      kDims + 1,
+      " dimensions or more, but got ",
+      self.sizes(),
+      ')');
   TORCH_CHECK(
       grad_output.sizes() == c10::IntArrayRef(padded_sizes(self, padding)),
       "gradOutput size unexpected. Expected: ",
       padded_sizes(self, padding),
       ", Got: ",
       grad_output.sizes());
+}
+
+template <size_t kDims>
+at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
+  check_pad_backward<kDims>(grad_output, self, padding);
+  TORCH_CHECK(
+      self.numel() == 0 || self.scalar_type() == grad_output.scalar_type(),
+      "expected scalar type ",
+      grad_output.scalar_type(),
+      " but found ",
+      self.scalar_type());
   return padded_result(self.sizes(), self);
+}
+
+// The kernel has the dtype of the gradient; that of the input, which it does not read, does not matter.
+template <size_t kDims>
+at::Tensor& pad_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    c10::IntArrayRef padding,
+    at::Tensor& grad_input) {
+  check_pad_backward<kDims>(grad_output, self, padding);
+  write_out(grad_input, padded_result(self.sizes(), self.to(grad_output.scalar_type())), OutDtype::kSame);
+  return grad_input;
 }
 
 // The structured kernels tell the sizes; the real CPU kernel then restrides what it got.
@@ -78,6 +116,19 @@ template <auto kMeta>
 at::Tensor restrided_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
   const at::Tensor result = kMeta(grad_output, self, padding);
   return grad_output.numel() == 0 ? result : padded_result(result.sizes(), self);
+}
+
+template <auto kMetaOut>
+at::Tensor& restrided_backward_out(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    c10::IntArrayRef padding,
+    at::Tensor& grad_input) {
+  kMetaOut(grad_output, self, padding, grad_input);
+  if (claimed_device().is_cpu() && grad_output.numel() > 0) {
+    grad_input.unsafeGetTensorImpl()->empty_tensor_restride(self.suggest_memory_format());
+  }
+  return grad_input;
 }
 
 // An argument that is there is laid out anew too, also where its size fits.
@@ -101,14 +152,17 @@ KernelList padding_kernels() {
       kernel<ops::replication_pad3d_out, &restrided_out<&at::meta::replication_pad3d_outf>>(),
       kernel<ops::reflection_pad3d, &restrided<&at::meta::reflection_pad3d>>(),
       kernel<ops::reflection_pad3d_backward, &restrided_backward<&at::meta::reflection_pad3d_backward>>(),
+      kernel<
+          ops::reflection_pad3d_backward_grad_input,
+          &restrided_backward_out<&at::meta::reflection_pad3d_backward_outf>>(),
       kernel<ops::reflection_pad2d, &reflection_pad2d>(),
       out_form<ops::reflection_pad2d_out, ops::reflection_pad2d>(OutDtype::kSame),
-      kernel<ops::reflection_pad2d_backward, &pad_backward>(),
-      out_form<ops::reflection_pad2d_backward_grad_input, ops::reflection_pad2d_backward>(OutDtype::kSame),
-      kernel<ops::replication_pad2d_backward, &pad_backward>(),
-      out_form<ops::replication_pad2d_backward_grad_input, ops::replication_pad2d_backward>(OutDtype::kSame),
-      kernel<ops::replication_pad3d_backward, &pad_backward>(),
-      out_form<ops::replication_pad3d_backward_grad_input, ops::replication_pad3d_backward>(OutDtype::kSame),
+      kernel<ops::reflection_pad2d_backward, &pad_backward<2>>(),
+      kernel<ops::reflection_pad2d_backward_grad_input, &pad_backward_out<2>>(),
+      kernel<ops::replication_pad2d_backward, &pad_backward<2>>(),
+      kernel<ops::replication_pad2d_backward_grad_input, &pad_backward_out<2>>(),
+      kernel<ops::replication_pad3d_backward, &pad_backward<3>>(),
+      kernel<ops::replication_pad3d_backward_grad_input, &pad_backward_out<3>>(),
   };
 }
 

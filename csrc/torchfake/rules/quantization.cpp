@@ -301,7 +301,11 @@ at::Tensor int4_mm(const at::Tensor& self, const at::Tensor& mat2, int64_t group
   TORCH_CHECK(mat2.scalar_type() == c10::kInt && mat2.dim() == 4, kName, ": expect B to be a packed int32 tensor.");
   TORCH_CHECK(mat2.is_contiguous(), kName, ": expect B to be contiguous.");
   TORCH_CHECK(
-      mat2.size(1) == self.size(1) / (mat2.size(3) * 32), kName, ": expect B for ", self.size(1), " columns of A.");
+      mat2.size(3) > 0 && mat2.size(1) == self.size(1) / (mat2.size(3) * 32),
+      kName,
+      ": expect B for ",
+      self.size(1),
+      " columns of A.");
   TORCH_CHECK(is_group_size(group_size), kName, ": expect the group size to be 32, 64, 128 or 256, got ", group_size);
   check_scales_and_zeros(scales, mat2.size(0) * kTile, kName);
   return empty({self.size(0), mat2.size(0) * kTile}, self.scalar_type());

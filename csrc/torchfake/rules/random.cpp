@@ -1,6 +1,9 @@
 // Random operators: what a real one refuses before it draws.
 #include <ATen/native/DistributionTemplates.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/empty_like.h>
 
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -36,6 +39,11 @@ struct DrawWhole {
   }
 };
 
+void require_drawable(c10::ScalarType dtype, const char* kernel) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype), '"', kernel, "\" not implemented for '", dtype, "'");
+}
+
 template <typename Generator>
 struct DrawExponential {
   void operator()(const at::TensorIteratorBase& iterator, double /*lambda*/, const OptGenerator& /*generator*/) const {
@@ -51,6 +59,26 @@ template <typename Generator>
 struct DrawNormal {
   void operator()(at::Tensor& self, double /*mean*/, double /*std*/, const OptGenerator& /*generator*/) const {
     at::TensorIterator::nullary_op(self);
+    require_drawable(self.scalar_type(), "normal_kernel_cpu");
+  }
+};
+
+template <typename Generator>
+struct DrawLogNormal {
+  void operator()(
+      const at::TensorIteratorBase& iterator,
+      double /*mean*/,
+      double /*std*/,
+      const OptGenerator& /*generator*/) const {
+    require_drawable(iterator.dtype(), "log_normal_cpu");
+  }
+};
+
+// The same probability for all.
+template <typename Generator>
+struct DrawBernoulliOfOne {
+  void operator()(const at::Tensor& self, double /*p*/, const OptGenerator& /*generator*/) const {
+    require_countable(self.scalar_type(), "bernoulli_scalar_cpu_");
   }
 };
 
@@ -79,8 +107,12 @@ at::Tensor& normal_(at::Tensor& self, double mean, double std, OptGenerator gene
   return templates::normal_impl_<DrawNormal, at::Generator>(self, mean, std, std::move(generator));
 }
 
+at::Tensor& uniform_(at::Tensor& self, double from, double to, OptGenerator generator) {
+  return templates::uniform_impl_<Draw, at::Generator>(self, from, to, std::move(generator));
+}
+
 at::Tensor& log_normal_(at::Tensor& self, double mean, double std, OptGenerator generator) {
-  return templates::log_normal_impl_<Draw, at::Generator>(self, mean, std, std::move(generator));
+  return templates::log_normal_impl_<DrawLogNormal, at::Generator>(self, mean, std, std::move(generator));
 }
 
 at::Tensor& cauchy_(at::Tensor& self, double median, double sigma, OptGenerator generator) {
@@ -96,11 +128,16 @@ at::Tensor& geometric_(at::Tensor& self, double p, OptGenerator generator) {
 }
 
 at::Tensor& bernoulli_with(at::Tensor& self, double p, OptGenerator generator) {
-  return templates::bernoulli_impl_<Draw, at::Generator>(self, p, std::move(generator));
+  return templates::bernoulli_impl_<DrawBernoulliOfOne, at::Generator>(self, p, std::move(generator));
 }
 
 at::Tensor& bernoulli_each(at::Tensor& self, const at::Tensor& p, OptGenerator generator) {
   return templates::bernoulli_impl_<DrawBernoulli, at::Generator>(self, p, std::move(generator));
+}
+
+void require_permutable(c10::ScalarType dtype) {
+  require_countable(dtype, "randperm");
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != c10::kBool, "\"randperm\" not implemented for 'Bool'");
 }
 
 at::Tensor randperm_generator(
@@ -111,7 +148,10 @@ at::Tensor randperm_generator(
     std::optional<at::Device> /*device*/,
     std::optional<bool> /*pin_memory*/) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
-  return empty({n}, dtype.value_or(c10::kLong));
+  require_permutable(dtype.value_or(c10::kLong));
+  at::Tensor result = empty({0}, dtype.value_or(c10::kLong));
+  at::native::check_supported_max_int_with_precision(n, result);
+  return empty({n}, result.scalar_type());
 }
 
 at::Tensor randperm(
@@ -121,6 +161,51 @@ at::Tensor randperm(
     std::optional<at::Device> device,
     std::optional<bool> pin_memory) {
   return randperm_generator(n, std::nullopt, dtype, layout, device, pin_memory);
+}
+
+// The kernel counts in the dtype of what it writes to.
+at::Tensor& randperm_out(int64_t n, OptGenerator /*generator*/, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  require_permutable(out.scalar_type());
+  at::native::check_supported_max_int_with_precision(n, out);
+  out.resize_({n});
+  return out;
+}
+
+// Below a number that is a tensor. Its value decides nothing of the shape, which the composite does not know when it
+// reads it.
+at::Tensor randint_like_below(
+    const at::Tensor& self,
+    const at::Tensor& high,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::MemoryFormat> memory_format) {
+  const FakeTensorImpl* fake = as_fake(high);
+  const bool on_cpu = fake != nullptr ? fake->claimed_device().is_cpu() : high.is_cpu();
+  TORCH_CHECK(high.numel() == 1 && high.dim() == 0 && on_cpu, "high must be a scalar tensor and on CPU");
+  return at::empty_like(self, self.options().dtype(dtype.value_or(self.scalar_type())), memory_format);
+}
+
+at::Tensor randint_like_tensor(
+    const at::Tensor& self,
+    const at::Tensor& high,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> /*layout*/,
+    std::optional<at::Device> /*device*/,
+    std::optional<bool> /*pin_memory*/,
+    std::optional<at::MemoryFormat> memory_format) {
+  return randint_like_below(self, high, dtype, memory_format);
+}
+
+at::Tensor randint_like_tensor_generator(
+    const at::Tensor& self,
+    const at::Tensor& high,
+    OptGenerator /*generator*/,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> /*layout*/,
+    std::optional<at::Device> /*device*/,
+    std::optional<bool> /*pin_memory*/,
+    std::optional<at::MemoryFormat> memory_format) {
+  return randint_like_below(self, high, dtype, memory_format);
 }
 
 // Categories are drawn as floats.
@@ -161,6 +246,7 @@ KernelList random_kernels() {
       kernel<ops::random_, &random_>(),
       kernel<ops::random__from, &random_from_to>(),
       kernel<ops::random__to, &random_to>(),
+      kernel<ops::uniform_, &uniform_>(),
       kernel<ops::normal_, &normal_>(),
       kernel<ops::log_normal_, &log_normal_>(),
       kernel<ops::cauchy_, &cauchy_>(),
@@ -170,6 +256,9 @@ KernelList random_kernels() {
       kernel<ops::bernoulli__Tensor, &bernoulli_each>(),
       kernel<ops::randperm, &randperm>(),
       kernel<ops::randperm_generator, &randperm_generator>(),
+      kernel<ops::randperm_generator_out, &randperm_out>(),
+      kernel<ops::randint_like_Tensor, &randint_like_tensor>(),
+      kernel<ops::randint_like_Tensor_generator, &randint_like_tensor_generator>(),
       kernel<ops::multinomial, &multinomial>(),
       kernel<ops::multinomial_out, &multinomial_out>(),
   };

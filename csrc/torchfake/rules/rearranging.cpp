@@ -143,6 +143,33 @@ at::Tensor narrow_copy(const at::Tensor& self, int64_t dim, int64_t start, int64
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
+// What stack() puts together where it does not write the parts itself. The CPU makes the new dimension; elsewhere the
+// caller is expected to have made it.
+at::Tensor& stack_out(at::TensorList tensors, int64_t dim, at::Tensor& out) {
+  TORCH_CHECK(!tensors.empty(), "stack expects a non-empty TensorList");
+  if (!claimed_device().is_cpu()) {
+    return at::cat_out(out, tensors, dim);
+  }
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK(
+        tensor.sizes() == tensors[0].sizes(),
+        "stack expects each tensor to be equal size, but got ",
+        tensors[0].sizes(),
+        " at entry 0 and ",
+        tensor.sizes(),
+        " beside it");
+    parts.push_back(tensor.unsqueeze(dim));
+  }
+  return at::cat_out(out, parts, dim);
+}
+
+// For sparse tensors alone. Its functional form reaches it with dense ones.
+const at::Tensor& resize_as_sparse_(const at::Tensor& /*self*/, const at::Tensor& /*the_template*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "Could not run 'aten::resize_as_sparse_': it has kernels for sparse tensors only.");
+}
+
 at::Tensor embedding_dense_backward(
     const at::Tensor& grad_output,
     const at::Tensor& /*indices*/,
@@ -181,6 +208,8 @@ KernelList rearranging_kernels() {
       native_kernel<decltype(index_add_), &index_add_>("aten::index_add_"),
       native_kernel<decltype(index_reduce), &index_reduce>("aten::index_reduce"),
       native_kernel<decltype(index_reduce_), &index_reduce_>("aten::index_reduce_"),
+      kernel<at::_ops::_stack_out, &stack_out>(),
+      kernel<at::_ops::resize_as_sparse_, &resize_as_sparse_>(),
       kernel<at::_ops::narrow_copy, &narrow_copy>(),
       out_form<at::_ops::narrow_copy_out, at::_ops::narrow_copy>(OutDtype::kSame),
       native_kernel<decltype(embedding_dense_backward), &embedding_dense_backward>("aten::embedding_dense_backward"),

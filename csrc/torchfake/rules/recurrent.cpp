@@ -108,12 +108,16 @@ mkldnn_rnn_layer_backward(
     const at::Tensor& /*output*/,
     const at::Tensor& /*hy*/,
     const at::Tensor& /*cy*/,
-    const OptTensor& /*grad_output*/,
-    const OptTensor& /*grad_hy*/,
-    const OptTensor& /*grad_cy*/,
+    const OptTensor& grad_output,
+    const OptTensor& grad_hy,
+    const OptTensor& grad_cy,
     bool /*reverse*/,
     int64_t mode,
     int64_t hidden_size) {
+  const auto is_given = [](const OptTensor& tensor) { return tensor && tensor->defined(); };
+  if (!is_given(grad_output) && !is_given(grad_hy) && !is_given(grad_cy)) {
+    return {};
+  }
   const auto gradient = [](c10::IntArrayRef sizes) { return at::detail::empty_meta(sizes, c10::kFloat); };
   const auto bias = [&] { return gradient({mode == kGruMode ? 4 * hidden_size : weight3.size(0)}); };
   return {

@@ -217,6 +217,10 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     return;
   }
   const c10::ScalarType other = operands.dtype(last);
+  // What such dtypes are promoted to was not tried.
+  if (call.op.hasTag(at::Tag::pointwise) && (!promotes(first) || !promotes(other))) {
+    return;
+  }
   const c10::ScalarType promoted = promotes(first) && promotes(other) ? c10::promoteTypes(first, other) : first;
   // Where the first one alone is not implemented, nothing was tried beside it; what it is promoted to may not be either.
   if (kernel_without(record, first) != nullptr) {

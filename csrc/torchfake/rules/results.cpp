@@ -41,6 +41,7 @@ at::Tensor formatted_like(const at::Tensor& tensor) {
 }
 
 at::Tensor column_major(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  TORCH_CHECK(sizes.size() >= 2, "expected a matrix or a batch of matrices, got a tensor of size ", sizes);
   std::vector<int64_t> turned = sizes.vec();
   std::swap(turned[turned.size() - 1], turned[turned.size() - 2]);
   return empty(turned, dtype).transpose(-2, -1);

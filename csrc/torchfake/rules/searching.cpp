@@ -97,8 +97,8 @@ at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, co
 
 void check_histogram(const at::Tensor& self, const at::Tensor& weight) {
   TORCH_CHECK(
-      self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble,
-      "\"histogramdd\" not implemented for '",
+      self.is_floating_point() && !c10::isFloat8Type(self.scalar_type()),
+      "\"histogram_cpu\" not implemented for '",
       self.scalar_type(),
       "'");
   TORCH_CHECK(

@@ -1,7 +1,9 @@
 // Reductions without a structured kernel: those that choose an element, and those of all elements to one.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/ReduceOpsUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/isin_meta_dispatch.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/sum_meta_dispatch.h>
@@ -23,6 +25,23 @@ at::Tensor extremum(const at::Tensor& self) {
       "argument.");
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"max_all\" not implemented for '", self.scalar_type(), "'");
   return empty({}, self.scalar_type());
+}
+
+// The CPU fills the argument with the extremum, of nothing too; a GPU reduces into it.
+at::Tensor& extremum_out(const at::Tensor& self, at::Tensor& out) {
+  if (!claimed_device().is_cpu()) {
+    write_out(out, extremum(self), OutDtype::kSame);
+    return out;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(!self.is_complex(), "\"max_all\" not implemented for '", self.scalar_type(), "'");
+  check_castable(self.scalar_type(), out.scalar_type());
+  at::native::resize_output(out, {});
+  return out;
+}
+
+// Of a number, which is looked for in a tensor: PyTorch's meta kernel leaves it to the real one to give it its size.
+at::Tensor is_number_in(const at::Scalar& element, const at::Tensor& test_elements, bool assume_unique, bool invert) {
+  return empty({}, at::meta::isin(element, test_elements, assume_unique, invert).scalar_type());
 }
 
 void require_ordered(const at::Tensor& self, const char* kernel) {
@@ -125,6 +144,16 @@ at::Tensor nansum(
   return at::meta::sum(self, dim, keepdim, dtype);
 }
 
+at::Tensor& nansum_out(
+    const at::Tensor& self,
+    at::OptionalIntArrayRef dim,
+    bool keepdim,
+    std::optional<at::ScalarType> dtype,
+    at::Tensor& out) {
+  TORCH_CHECK(!self.is_complex() || !claimed_device().is_cpu(), "nansum on CPU does not support complex inputs");
+  return at::meta::sum_outf(self, dim, keepdim, dtype, out);
+}
+
 at::Tensor prod(const at::Tensor& self, std::optional<at::ScalarType> dtype) {
   return empty({}, at::native::get_dtype_from_self(self, dtype, /*promote_integers=*/true));
 }
@@ -191,9 +220,11 @@ KernelList selection_kernels() {
   namespace ops = at::_ops;
   return {
       kernel<ops::max, &extremum>(),
-      out_form<ops::max_unary_out, ops::max>(OutDtype::kSame),
+      kernel<ops::max_unary_out, &extremum_out>(),
       kernel<ops::min, &extremum>(),
-      out_form<ops::min_unary_out, ops::min>(OutDtype::kSame),
+      kernel<ops::min_unary_out, &extremum_out>(),
+      kernel<ops::isin_Scalar_Tensor, &is_number_in>(),
+      out_form<ops::isin_Scalar_Tensor_out, ops::isin_Scalar_Tensor>(OutDtype::kSame),
       kernel<ops::median, &median>(),
       kernel<ops::nanmedian, &median>(),
       kernel<ops::median_dim_values, &median_out>(),
@@ -204,9 +235,9 @@ KernelList selection_kernels() {
       kernel<ops::_logcumsumexp, &logcumsumexp>(),
       out_form<ops::_logcumsumexp_out, ops::_logcumsumexp>(OutDtype::kSame),
       kernel<ops::mode, &mode>(),
-      out_form<ops::mode_values, ops::mode>(&write_contiguous),
+      out_form<ops::mode_values, ops::mode>(OutDtype::kSame),
       kernel<ops::nansum, &nansum>(),
-      out_form<ops::nansum_out, ops::nansum>(),
+      kernel<ops::nansum_out, &nansum_out>(),
       kernel<ops::prod, &prod>(),
       kernel<ops::count_nonzero_dim_IntList, &count_nonzero>(),
       kernel<ops::_aminmax, &aminmax>(),

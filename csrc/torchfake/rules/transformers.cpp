@@ -14,6 +14,10 @@ struct Projection {
   const at::Tensor& bias;
 };
 
+void check_heads(int64_t embed_dim, int64_t heads) {
+  TORCH_CHECK(heads > 0 && embed_dim % heads == 0, "`embed_dim` must divide evenly by `num_heads`, got ", heads);
+}
+
 void check_attention(const at::Tensor& query, int64_t embed_dim, int64_t num_head, const Projection& qkv) {
   TORCH_CHECK(query.dim() == 3, "expected 3-D `query`, got ", query.dim(), "-D tensor");
   TORCH_CHECK(
@@ -23,7 +27,7 @@ void check_attention(const at::Tensor& query, int64_t embed_dim, int64_t num_hea
   TORCH_CHECK(embed_dim == qkv.weight.size(1), "expected `qkv_weight` second dim to be embed_Dim");
   TORCH_CHECK(qkv.bias.dim() == 1, "expected 1-D `qkv_bias`, got ", qkv.bias.dim(), "-D tensor");
   TORCH_CHECK(qkv.bias.size(0) == 3 * embed_dim, "expected `qkv_bias` first dim and first dim of query to be equal");
-  TORCH_CHECK(embed_dim % num_head == 0, "`embed_dim` must divide evenly by `num_heads`");
+  check_heads(embed_dim, num_head);
 }
 
 void check_same_dtype(const at::Tensor& input, const at::Tensor& weight) {
@@ -140,13 +144,14 @@ at::Tensor masked_softmax(
 at::Tensor masked_softmax_backward(const at::Tensor& grad, const at::Tensor& /*output*/, const at::Tensor& mask) {
   TORCH_CHECK(grad.sizes() == mask.sizes(), "Mask shape should match grad shape");
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
-  return contiguous_like(grad);
+  // The CPU takes a number for a vector of one, and leaves it one.
+  return grad.dim() == 0 && claimed_device().is_cpu() ? empty({1}, grad.scalar_type()) : contiguous_like(grad);
 }
 
 // Three parts of one tensor.
 ThreeTensors transform_qkv(const at::Tensor& qkv, const at::Tensor& qkv_bias, int64_t num_heads) {
   const int64_t embed_dim = qkv.size(2) / 3;
-  TORCH_CHECK(embed_dim % num_heads == 0, "`embed_dim` must divide evenly by `num_heads`");
+  check_heads(embed_dim, num_heads);
   TORCH_CHECK(qkv_bias.numel() == qkv.size(2), "expected as many biases as there are projections");
   const at::Tensor all = empty({3 * qkv.size(0), num_heads, qkv.size(1), embed_dim / num_heads}, qkv.scalar_type());
   const auto part = [&](int64_t i) { return all.narrow(0, i * qkv.size(0), qkv.size(0)); };

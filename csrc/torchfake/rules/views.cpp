@@ -2,6 +2,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/from_blob.h>
 
+#include <torchfake/core/errors.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/rules/rules.h>
 
@@ -31,9 +32,56 @@ RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(copy));
 }
 
+// _lazy_clone(self): a copy of the whole storage, seen as the original is. A real one is copied when it is written to.
+RuleResult lazy_clone(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const auto elements = static_cast<int64_t>(self.storage().nbytes() / self.itemsize());
+  at::Tensor copy = self.as_strided({elements}, {1}, 0).clone();
+  return answer_with(call, copy.as_strided(self.sizes(), self.strides(), self.storage_offset()));
+}
+
+// A storage that is too small grows, unless the tensor has these sizes and strides already: then nobody looks at it again.
+void check_bounds_of(const at::Tensor& self, const c10::Storage& storage, const Call& call) {
+  const std::vector<int64_t> sizes = call.arg(3).toIntVector();
+  const std::vector<int64_t> strides = call.arg(4).toIntVector();
+  const c10::IntArrayRef steps = strides.empty() ? c10::IntArrayRef() : c10::IntArrayRef(strides);
+  if (self.sizes() == c10::IntArrayRef(sizes) && (strides.empty() || self.strides() == steps)) {
+    at::native::checkInBoundsForStorage(c10::IntArrayRef(sizes), steps, call.arg(2).toInt(), self.dtype(), storage);
+  }
+}
+
+// _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims) takes so many sizes of the first
+RuleResult check_batch_dims(Call& call, const ModePtr& /*mode*/) {
+  const int64_t dims = call.arg(0).toTensor().dim();
+  const int64_t batch_dims = call.arg(2).toInt();
+  TORCH_CHECK(
+      0 <= batch_dims && batch_dims <= dims, "expected 0 to ", dims, " batch dimensions of self, but got ", batch_dims);
+  return RuleResult::kContinue;
+}
+
+// set_(self, source, storage_offset, size, stride) with the storage of a tensor
+RuleResult set_tensor(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor source = call.arg(1).toTensor();
+  if (source.defined() && source.has_storage()) {
+    check_bounds_of(call.arg(0).toTensor(), source.storage(), call);
+  }
+  return RuleResult::kContinue;
+}
+
+// The forms of set_ that write nothing are for functionalisation, which gives them storages of its own.
+RuleResult refuse_copies_of_storages(Call& call, const ModePtr& /*mode*/) {
+  raise(
+      ErrorKind::kUnsupportedOperator,
+      call.op_name(),
+      "it makes a tensor over a storage, which a fake does not copy. Call set_ on a clone.");
+}
+
 // set_(self, source, ...) with the storage of real tensors: `torch.ByteTensor(storage)` makes a fake of it.
 RuleResult set_storage(Call& call, const ModePtr& mode) {
   const c10::Storage storage = call.arg(1).toStorage();
+  if (call.num_args() == 5) {  // (self, source, storage_offset, size, stride)
+    check_bounds_of(call.arg(0).toTensor(), storage, call);
+  }
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   if (self != nullptr && self->claimed_device().is_cpu() && storage.device().is_cpu()) {
     // Read, and copied: the pointer is not written to.
@@ -50,8 +98,20 @@ Rule find_view_rule(std::string_view name, std::string_view overload) {
   if ((name == "aten::as_strided" || name == "aten::as_strided_") && overload.empty()) {
     return &as_strided;
   }
-  if (name == "aten::set_" && overload.substr(0, 14) == "source_Storage") {
+  if (name == "aten::set_" && overload.starts_with("source_Storage")) {
     return &set_storage;
+  }
+  if (name == "aten::set_" && overload == "source_Tensor_storage_offset") {
+    return &set_tensor;
+  }
+  if (name == "aten::set" && overload.starts_with("source_Storage")) {
+    return &refuse_copies_of_storages;
+  }
+  if (name == "aten::_new_zeros_with_same_feature_meta") {
+    return &check_batch_dims;
+  }
+  if (name == "aten::_lazy_clone" && overload.empty()) {
+    return &lazy_clone;
   }
   if (name == "aten::_pin_memory" && overload.empty()) {
     return &pin_memory;
