@@ -1,7 +1,7 @@
 # Finds the PyTorch that is installed for the Python in use, and refuses versions torchfake was not made for.
-# Sets TORCHFAKE_TORCH_DIR and TORCHFAKE_CPP_RUNTIME, and makes the target torchfake::torch.
+# Sets TORCHFAKE_TORCH_DIR, TORCHFAKE_TORCH_RELEASE and TORCHFAKE_CPP_RUNTIME, and makes the target torchfake::torch.
 set(TORCHFAKE_TORCH_MIN 2.13 CACHE STRING "The oldest PyTorch to build against; older ones are tried at your own risk")
-set(TORCHFAKE_TORCH_MAX 2.14 CACHE STRING "The first PyTorch not to build against")
+set(TORCHFAKE_TORCH_MAX 2.16 CACHE STRING "The first PyTorch not to build against")
 
 find_package(Python REQUIRED COMPONENTS Interpreter)
 execute_process(
@@ -21,9 +21,12 @@ list(GET torch_answer 0 TORCHFAKE_TORCH_DIR)
 list(GET torch_answer 1 torch_version)
 if(torch_version VERSION_LESS TORCHFAKE_TORCH_MIN OR NOT torch_version VERSION_LESS TORCHFAKE_TORCH_MAX)
   message(FATAL_ERROR
-    "torchfake supports PyTorch ${TORCHFAKE_TORCH_MIN}; ${Python_EXECUTABLE} has ${torch_version}.\n"
+    "torchfake supports PyTorch from ${TORCHFAKE_TORCH_MIN} to before ${TORCHFAKE_TORCH_MAX}; ${Python_EXECUTABLE} has \
+${torch_version}.\n"
     "Install a supported one: pip install torch==${TORCHFAKE_TORCH_MIN}.0")
 endif()
+# What the built libraries depend on: 2.15 of 2.15.0.
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCHFAKE_TORCH_RELEASE "${torch_version}")
 message(STATUS "PyTorch ${torch_version} in ${TORCHFAKE_TORCH_DIR}")
 include(torchfakeTorch)
 torchfake_add_torch("${TORCHFAKE_TORCH_DIR}")

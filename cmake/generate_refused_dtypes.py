@@ -1,19 +1,27 @@
 """Writes the dtypes that real kernels refuse, from the records beside this file, as a C++ table.
 
+A record is of one release. Arguments that have another name in the installed one are renamed, and what the installed
+release's own tables of dtypes accept is left out: records/accepted_dtypes.json.
+
 Usage: generate_refused_dtypes.py OUTPUT_DIR
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from operator_tables import write_if_changed
+from operator_tables import operators_of_releases, release_of, write_if_changed
+from torchgen.model import FunctionSchema
 
 RECORDS = Path(__file__).parent / "records"
+#: What releases accept that a record of another refuses. Written by tools/record_accepted_dtypes.py.
+ACCEPTED = RECORDS / "accepted_dtypes.json"
+INSTALLED = release_of(torch.__version__)
 #: c10::ScalarType by the name that Python has for it.
 SCALAR_TYPES = {
     "uint8": "Byte",
@@ -69,6 +77,59 @@ def dtype_set(names: list[str], said: set[str]) -> str:
     return "dtypes({" + ", ".join(f"c10::k{SCALAR_TYPES[name]}" for name in sorted(names) if name in said) + "})"
 
 
+def new_names(op: str, recorded: str) -> dict[str, str]:
+    """The arguments of an operator that the installed release calls otherwise, by their name in the recorded one."""
+    schemas = operators_of_releases().get(op.removeprefix("aten::"), {})
+    if INSTALLED not in schemas:
+        return {}
+    oldest = next(iter(schemas.values()))  # for records of a release older than those of the table
+    before, now = (
+        [argument.name for argument in FunctionSchema.parse(schema).arguments.flat_all]
+        for schema in (schemas.get(recorded, oldest), schemas[INSTALLED])
+    )
+    return {old: new for old, new in zip(before, now, strict=False) if old != new and old not in now}
+
+
+def renamed(refused: dict[str, Any], recorded: str) -> dict[str, Any]:
+    """The rows of a record, with the arguments' names of the installed release."""
+    result = {}
+    for op, rows in refused.items():
+        names = new_names(op, recorded)
+        result[op] = {
+            ",".join(names.get(a, a) for a in arguments.split(",")): {names.get(k, k): v for k, v in row.items()}
+            for arguments, row in rows.items()
+        }
+    return result
+
+
+def without_accepted(record: dict[str, Any]) -> None:
+    """Takes out of a record what the installed release accepts: calls, each a dtype for every argument."""
+    accepted = json.loads(ACCEPTED.read_text()).get(INSTALLED, {}).get(record["device"], {})
+    for op, calls in accepted.items():
+        rows = record["refused"].get(op, {})
+        recorded = {argument for arguments in rows for argument in arguments.split(",")}
+        for call, (arguments, row) in itertools.product(calls, rows.items()):
+            if set(arguments.split(",")) == recorded & call.keys():
+                accept(row, {name: call[name] for name in arguments.split(",")}, record["paired"])
+
+
+def accept(row: dict[str, Any], call: dict[str, str], paired: list[str]) -> None:
+    """Takes one call out of a row."""
+    first = next(iter(call.values()))
+    differing = {name: dtype for name, dtype in call.items() if dtype != first}
+    if not differing:
+        for names in row.get("all", {}).values():
+            names[:] = [name for name in names if name != first]
+        return
+    which, other = next(iter(differing.items())) if len(differing) == 1 else ("rest", next(iter(differing.values())))
+    others = row.get(which, {}).get(first, [])
+    others = [d for d in paired if d != first] if others == "*" else others
+    if left := [d for d in others if d != other]:
+        row[which][first] = left
+    else:
+        row.get(which, {}).pop(first, None)
+
+
 def entries(record: dict[str, Any], alone: Arrays, beside: Arrays) -> list[str]:
     same_release = record["torch"].split("+")[0] == torch.__version__.split("+")[0]
     said = set(SCALAR_TYPES) - (set() if same_release else GROWING)
@@ -104,12 +165,17 @@ def main() -> None:
     alone, beside = Arrays("RefusedAlone", "kAlone"), Arrays("RefusedBeside", "kBeside")
     tables = ""
     lookup = "c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device) {\n"
+    release = "const char* refused_dtypes_release(c10::DeviceType device) {\n"
     for path in sorted(RECORDS.glob("refused_dtypes.*.json")):
         record = json.loads(path.read_text())
+        record["refused"] = renamed(record["refused"], release_of(record["torch"]))
+        without_accepted(record)
         device = record["device"].upper()
         tables += f"const RefusedDtypes k{device}[] = {{\n{''.join(entries(record, alone, beside))}}};\n\n"
         lookup += f"  if (device == c10::DeviceType::{device}) {{\n    return k{device};\n  }}\n"
+        release += f'  if (device == c10::DeviceType::{device}) {{\n    return "{record["torch"]}";\n  }}\n'
     text = f"{HEAD}{alone.text()}\n{beside.text()}\n{tables}}}  // namespace\n\n{lookup}  return {{}};\n}}\n\n"
+    text += f'{release}  return "";\n}}\n\n'
     write_if_changed(output / "refused_dtypes_table.cpp", text + "}  // namespace torchfake\n")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torchgen
 from torchgen.gen import ParsedYaml, parse_native_yaml
@@ -13,6 +15,22 @@ def parse_operators() -> ParsedYaml:
     """The operators of the PyTorch being built against, as its torchgen has them."""
     packaged = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     return parse_native_yaml(str(packaged / "native_functions.yaml"), str(packaged / "tags.yaml"))
+
+
+#: The operators that PyTorch's releases do not share, by release. Written by tools/record_operators.py.
+RELEASES = Path(__file__).parent / "records" / "operators_of_releases.json"
+
+
+def release_of(version: str) -> str:
+    """ "2.15" of "2.15.0+cu130": what libraries and operators of a PyTorch depend on."""
+    return ".".join(version.split(".")[:2])
+
+
+def operators_of_releases() -> dict[str, dict[str, str]]:
+    """The schemas of operators that are not the same in every release, by name and release."""
+    record: dict[str, Any] = json.loads(RELEASES.read_text())
+    operators: dict[str, dict[str, str]] = record["operators"]
+    return operators
 
 
 def write_if_changed(path: Path, text: str) -> None:

@@ -1,10 +1,12 @@
 // torchfake._C: collects the bindings, one file per feature.
 #include <torch/csrc/utils/pybind.h>
+#include <torch/version.h>
 
 #include "bindings.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The engine of torchfake. Use the names in torchfake.";
+  module.attr("torch_release") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   torchfake::bind_errors(module);
   torchfake::bind_activation(module);
   torchfake::bind_cache(module);

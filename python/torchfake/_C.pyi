@@ -7,6 +7,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+torch_release: str
+
 class RealTensors(enum.Enum):
     AMONG_THEMSELVES = 0
     REFUSED = 1

@@ -13,8 +13,15 @@ from pathlib import Path
 
 import torch  # its libraries have to be loaded before the engine's
 
+from torchfake import _release
+
 try:
+    _release.check_installed()
     from torchfake import _C
+
+    _release.check_engine(_C.torch_release)
+except _release.TorchReleaseError:
+    raise
 except ImportError as error:
     raise ImportError(
         f"torchfake's engine does not load with PyTorch {torch.__version__}: it works with the PyTorch it was built "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from torchfake import _C
 from torchfake.errors import DataAccessError
 from torchfake.fake import is_fake
 
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 def is_fake_to_tracers(original: Callable[[object], bool], x: object) -> bool:
     """What tracers ask: a fake goes into `meta["val"]` as it is, and answers itself when asked for a value."""
     return original(x) or is_fake(x)
+
+
+def is_fake_of_pytorch(original: Callable[[Tensor], bool], x: Tensor) -> bool:
+    """Whether a fake is one of PyTorch's own, whose tracers make such a fake again where they would detach another one.
+
+    Since 2.14 PyTorch asks for the key that fakes of its own in C++ will have, and that ours have today.
+    """
+    return original(x) and not _C.is_plain_fake(x)
 
 
 def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:

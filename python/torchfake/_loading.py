@@ -128,6 +128,7 @@ def load(
 ) -> Any:
     """Reads the zip format."""
     with _mapping_locations(map_location):
+        pickle_load_args.pop("weights_only", None)  # since 2.15; PyTorch validates sparse tensors by it
         storages = _Storages()
         swapped = zip_file.has_record("byteorder") and zip_file.get_record("byteorder") == b"big"
         byteorder: ByteOrder = "big" if swapped else "little"
@@ -160,6 +161,7 @@ def legacy_load(
     with _mapping_locations(map_location):
         if not _C.in_fake_mode():
             return original(file, map_location, pickle_module, **pickle_load_args)
+        pickle_load_args.pop("weights_only", None)  # since 2.15; PyTorch validates sparse tensors by it
         if file.tell() == 0 and tarfile.is_tarfile(file):
             raise UnsupportedFakeTensorException(
                 "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside of it "

@@ -229,6 +229,13 @@ _TRACING = (
         "Tracers put a fake into a graph as it is.",
         copies=False,
     ),
+    Patch(
+        "torch._C:_is_fake_tensor",
+        _export.is_fake_of_pytorch,
+        When.FAKES_EXIST,
+        "Since 2.14: tracers take a tensor with the Fake key for a fake of PyTorch's own.",
+        optional=True,
+    ),
     Patch("torch.export:save", _export.save, When.FAKES_EXIST, "Would write weights that are not there."),
     Patch(
         "torch._dynamo.utils:clone_input",

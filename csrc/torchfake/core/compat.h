@@ -1,8 +1,13 @@
 // What differs between the PyTorch releases torchfake can be built against, and nothing else.
-// Everything outside this file is written for all of them.
+// Everything outside this file is written for all of them. Operators that only some releases have are in
+// cmake/records/operators_of_releases.json, and reach C++ as compat::ops.
 #pragma once
 
+#include <ATen/core/IListRef.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Padding.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorOptions.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/version.h>
 
@@ -48,6 +53,92 @@ inline void clear_write_hook(c10::StorageImpl* storage) {
   storage->clear_materializer();
 #else
   (void)storage;
+#endif
+}
+
+// How `_scaled_mm_v2` takes its lists of scales: since 2.14 it is a structured operator.
+#if TORCHFAKE_TORCH_AT_LEAST(14)
+using ScaleList = const at::ITensorListRef&;
+inline std::vector<at::Tensor> tensors(const at::ITensorListRef& list) {
+  return {list.begin(), list.end()};
+}
+#else
+using ScaleList = at::TensorList;
+inline at::TensorList tensors(at::TensorList list) {
+  return list;
+}
+#endif
+
+// Note [Views ask for a device]
+// Since 2.15 PyTorch's functions that make views pass on the device that a tensor with the Fake key claims. They look for
+// it where PyTorch's own fakes keep it, and assert that it is there. Fakes of ours keep it elsewhere, and inside a kernel
+// they and the plain tensors with their keys are on meta (Note [Inside a kernel]). So while a view is made its base is
+// lent a device, and then base and view give it back, to be on meta as before.
+#if TORCHFAKE_TORCH_AT_LEAST(15)
+inline constexpr bool kViewsAskForDevice = true;
+
+// Does nothing to a tensor without the Fake key. Returns the type of the backend whose keys the tensor has.
+inline c10::DeviceType lend_device(c10::TensorImpl* impl) {
+  const c10::BackendComponent backend = impl->key_set().highestBackendKey();
+  const c10::DeviceType type = backend == c10::BackendComponent::InvalidBit
+      ? c10::kCPU
+      : c10::dispatchKeyToDeviceType(c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, backend));
+  if (impl->is_fake()) {
+    if (impl->maybe_get_extra_meta() == nullptr) {
+      impl->set_fake_tensor_mode(nullptr);  // of the functions that make extra metadata, one that changes nothing else
+    }
+    // A view is given the keys of the backend that it is told, which may be any but meta.
+    const bool is_indexed = type != c10::kCPU && type != c10::kMeta;
+    impl->maybe_get_extra_meta()->fake_device_ = is_indexed ? c10::Device(type, 0) : c10::Device(c10::kCPU);
+  }
+  return type;
+}
+
+inline void give_back_device(c10::TensorImpl* impl, c10::DeviceType type) {
+  if (impl->fake_device()) {
+    impl->maybe_get_extra_meta()->fake_device_.reset();
+    impl->_change_backend_component_keys(c10::Device(type));
+  }
+}
+#else
+inline constexpr bool kViewsAskForDevice = false;
+inline c10::DeviceType lend_device(c10::TensorImpl* /*impl*/) {
+  return c10::kMeta;
+}
+inline void give_back_device(c10::TensorImpl* /*impl*/, c10::DeviceType /*type*/) {}
+#endif
+
+// Throws what reflection_pad2d throws for these arguments. `padding` begins with the last dimension.
+inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
+#if TORCHFAKE_TORCH_AT_LEAST(15)
+  at::native::padding::pad_shape_check(self, padding, 2, /*is_reflection=*/true);
+#else
+  at::native::padding::check_valid_input<2>(self, padding);
+  const auto padded = [&](int64_t i) { return self.size(-1 - i) + padding[2 * i] + padding[2 * i + 1]; };
+  for (int64_t i = 0; i < 2; ++i) {
+    TORCH_CHECK(
+        padding[2 * i] < self.size(-1 - i) && padding[2 * i + 1] < self.size(-1 - i),
+        "Argument #",
+        4 + 2 * i,
+        ": Padding size should be less than the corresponding input dimension, but got: padding (",
+        padding[2 * i],
+        ", ",
+        padding[2 * i + 1],
+        ") at dimension ",
+        self.dim() - 1 - i,
+        " of input ",
+        self.sizes());
+  }
+  TORCH_CHECK(
+      padded(0) >= 1 || padded(1) >= 1,
+      "input (H: ",
+      self.size(-2),
+      ", W: ",
+      self.size(-1),
+      ") is too small. Calculated output H: ",
+      padded(1),
+      " W: ",
+      padded(0));
 #endif
 }
 

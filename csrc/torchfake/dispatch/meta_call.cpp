@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/call_context.h>
+#include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/core/scoped.h>
@@ -202,6 +203,49 @@ void run_kernel(Call& call) {
   }
 }
 
+// See compat.h, Note [Views ask for a device].
+class LentDevices {
+ public:
+  explicit LentDevices(const Call& call) {
+    for (const TensorArg& tensor : call.tensors()) {
+      lent_.emplace_back(
+          c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
+          compat::lend_device(tensor.impl));
+    }
+  }
+  ~LentDevices() {
+    for (const auto& [impl, type] : lent_) {
+      compat::give_back_device(impl.get(), type);
+    }
+  }
+  LentDevices(const LentDevices&) = delete;
+  LentDevices& operator=(const LentDevices&) = delete;
+  LentDevices(LentDevices&&) = delete;
+  LentDevices& operator=(LentDevices&&) = delete;
+
+  // What the kernel returned. Kernels that return several views make each by an operator of its own.
+  void settle(const c10::IValue& output) const {
+    if (output.isTensor() && output.toTensor().defined() && !lent_.empty()) {
+      compat::give_back_device(output.toTensor().unsafeGetTensorImpl(), lent_.front().second);
+    }
+  }
+
+ private:
+  c10::SmallVector<std::pair<c10::intrusive_ptr<c10::TensorImpl>, c10::DeviceType>, 2> lent_;
+};
+
+template <typename Kernel>
+void lending_devices(Call& call, const Kernel& kernel) {
+  if (!compat::kViewsAskForDevice || !call.traits.is_view) {
+    return kernel();
+  }
+  const LentDevices lent(call);
+  kernel();
+  for (const c10::IValue& output : outputs_of(call)) {
+    lent.settle(output);
+  }
+}
+
 // item() of an argument whose value is known: linspace(0, h, h) between tensors.
 bool answer_with_known_value(const Call& call) {
   const FakeTensorImpl* fake = call.tensors().size() == 1 ? call.tensors().front().fake : nullptr;
@@ -238,7 +282,7 @@ void call_in_kernel(Call& call, c10::Device device) {
       kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
   try {
-    run_kernel(call);
+    lending_devices(call, [&] { run_kernel(call); });
   } catch (const c10::Error& error) {
     if (!asked_for_data(error)) {
       throw;
@@ -331,9 +375,10 @@ void nested_call(Call& call) {
   }
   ask_for_meta(call);
   if (call.traits.native == nullptr && CallContext::current()->in_python_kernel) {
-    call_on_meta_key(call);  // not the composite: Python's kernel may be what it has called
+    // Not the composite: Python's kernel may be what it has called.
+    lending_devices(call, [&] { call_on_meta_key(call); });
   } else {
-    run_kernel(call);
+    lending_devices(call, [&] { run_kernel(call); });
   }
 }
 

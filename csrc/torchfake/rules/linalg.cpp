@@ -5,6 +5,7 @@
 #include <ATen/ops/addmv_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_lu_solve_meta_dispatch.h>
+#include <absent_operators.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/rules/forms.h>
@@ -336,7 +337,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> least_squares(
 }  // namespace
 
 KernelList linalg_kernels() {
-  namespace ops = at::_ops;
+  namespace ops = compat::ops;
   return {
       kernel<ops::cholesky, &cholesky>(),
       out_form<ops::cholesky_out, ops::cholesky>(&write_contiguous),

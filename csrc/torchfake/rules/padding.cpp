@@ -1,10 +1,10 @@
 // Padding by reflection and replication, where PyTorch has no structured kernel.
-#include <ATen/native/Padding.h>
 #include <ATen/ops/reflection_pad3d_backward_meta_dispatch.h>
 #include <ATen/ops/reflection_pad3d_meta_dispatch.h>
 #include <ATen/ops/replication_pad2d_meta_dispatch.h>
 #include <ATen/ops/replication_pad3d_meta_dispatch.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -33,35 +33,8 @@ std::vector<int64_t> padded_sizes(const at::Tensor& self, c10::IntArrayRef paddi
 }
 
 at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
-  at::native::padding::check_valid_input<2>(self, padding);
-  for (int64_t i = 0; i < 2; ++i) {
-    const int64_t before = padding[2 * i];
-    const int64_t after = padding[2 * i + 1];
-    TORCH_CHECK(
-        before < self.size(-1 - i) && after < self.size(-1 - i),
-        "Argument #",
-        4 + 2 * i,
-        ": Padding size should be less than the corresponding input dimension, but got: padding (",
-        before,
-        ", ",
-        after,
-        ") at dimension ",
-        self.dim() - 1 - i,
-        " of input ",
-        self.sizes());
-  }
-  const std::vector<int64_t> sizes = padded_sizes(self, padding);
-  TORCH_CHECK(
-      sizes[sizes.size() - 1] >= 1 || sizes[sizes.size() - 2] >= 1,
-      "input (H: ",
-      self.size(-2),
-      ", W: ",
-      self.size(-1),
-      ") is too small. Calculated output H: ",
-      sizes[sizes.size() - 2],
-      " W: ",
-      sizes[sizes.size() - 1]);
-  return padded_result(sizes, self);
+  compat::check_reflection_pad2d(self, padding);
+  return padded_result(padded_sizes(self, padding), self);
 }
 
 template <size_t kDims>

@@ -108,6 +108,10 @@ const char* kernel_without(const RefusedDtypes& record, c10::ScalarType dtype) {
   return nullptr;
 }
 
+std::string recorded_with(c10::Device device) {
+  return c10::str(", as recorded with PyTorch ", refused_dtypes_release(device.type()));
+}
+
 void check_implemented(const Call& call, const RefusedDtypes& record, c10::ScalarType dtype, c10::Device device) {
   const char* kernel = kernel_without(record, dtype);
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -120,6 +124,7 @@ void check_implemented(const Call& call, const RefusedDtypes& record, c10::Scala
       call.op_name(),
       " on ",
       c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+      recorded_with(device),
       ')');
 }
 
@@ -244,7 +249,9 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
           first,
           ", and the kernels for ",
           c10::DeviceTypeName(device.type(), /*lower_case=*/true),
-          " expect the same dtype; convert one of them with .to().");
+          " expect the same dtype",
+          recorded_with(device),
+          "; convert one of them with .to().");
     }
   }
 }

@@ -51,6 +51,9 @@ struct RefusedDtypes {
 // The record of a device, in the order of operators. Generated when building.
 c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
 
+// The PyTorch that a device's record is of: "2.11.0+cu130". Empty without a record. Generated when building.
+const char* refused_dtypes_release(c10::DeviceType device);
+
 // Note [Refused dtypes]
 // A kernel is compiled for some dtypes and asks for some to agree. Meta kernels know little of that: PyTorch's accept a
 // product of float and bfloat16, which no device has. What real kernels answered is recorded, operator by operator, by
@@ -58,6 +61,10 @@ c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
 // the same arguments given, all of one dtype, or one of them or all but the first of another. Where the record cannot
 // speak, nothing is refused: empty tensors, of which few kernels but the pointwise ones look at the dtype; numbers and
 // scalars, which promote in their own way; calls that say in which dtype to work.
+//
+// A record is of one release of PyTorch, which the message names, and other releases have more kernels. What the
+// installed release's own tables of dtypes (OpInfo) list as supported is taken out of it when building:
+// tools/record_accepted_dtypes.py.
 class DtypeRefusals {
  public:
   // Those of an operator, or null. The pointer lives as long as the process.

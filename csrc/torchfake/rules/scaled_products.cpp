@@ -1,6 +1,7 @@
 // Products of matrices whose result has a dtype of its own, and of scaled float8 and float4 matrices.
 #include <ATen/native/Resize.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/scaling_recipes.h>
@@ -311,10 +312,10 @@ void check_scaled_mm_v2(
 at::Tensor scaled_mm_v2(
     const at::Tensor& self,
     const at::Tensor& mat2,
-    at::TensorList scale_a,
+    compat::ScaleList scale_a,
     at::IntArrayRef recipe_a,
     at::IntArrayRef /*swizzle_a*/,
-    at::TensorList scale_b,
+    compat::ScaleList scale_b,
     at::IntArrayRef recipe_b,
     at::IntArrayRef /*swizzle_b*/,
     const OptTensor& bias,
@@ -324,8 +325,8 @@ at::Tensor scaled_mm_v2(
   check_scaled_mm_v2(
       self,
       mat2,
-      {self.scalar_type(), recipe_a, scale_a},
-      {mat2.scalar_type(), recipe_b, scale_b},
+      {self.scalar_type(), recipe_a, compat::tensors(scale_a)},
+      {mat2.scalar_type(), recipe_b, compat::tensors(scale_b)},
       value(bias),
       dtype,
       contraction_dim);
@@ -335,10 +336,10 @@ at::Tensor scaled_mm_v2(
 at::Tensor& scaled_mm_v2_out(
     const at::Tensor& self,
     const at::Tensor& mat2,
-    at::TensorList scale_a,
+    compat::ScaleList scale_a,
     at::IntArrayRef recipe_a,
     at::IntArrayRef /*swizzle_a*/,
-    at::TensorList scale_b,
+    compat::ScaleList scale_b,
     at::IntArrayRef recipe_b,
     at::IntArrayRef /*swizzle_b*/,
     const OptTensor& bias,
@@ -349,8 +350,8 @@ at::Tensor& scaled_mm_v2_out(
   check_scaled_mm_v2(
       self,
       mat2,
-      {self.scalar_type(), recipe_a, scale_a},
-      {mat2.scalar_type(), recipe_b, scale_b},
+      {self.scalar_type(), recipe_a, compat::tensors(scale_a)},
+      {mat2.scalar_type(), recipe_b, compat::tensors(scale_b)},
       value(bias),
       out.scalar_type(),
       contraction_dim);

@@ -1,0 +1,3 @@
+"""Written when building: the minor release of PyTorch that the engine is for."""
+
+TORCH_RELEASE: str
