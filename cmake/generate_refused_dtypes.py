@@ -1,7 +1,8 @@
 """Writes the dtypes that real kernels refuse, from the records beside this file, as a C++ table.
 
 A record is of one release. Arguments that have another name in the installed one are renamed, and what the installed
-release's own tables of dtypes accept is left out: records/accepted_dtypes.json.
+release's own tables of dtypes accept is left out: records/accepted_dtypes.json. A release may have a record of its own
+of the dtypes that are refused alone, without others beside them: records/refused_dtypes.cpu.2.15.json.
 
 Usage: generate_refused_dtypes.py OUTPUT_DIR
 """
@@ -22,6 +23,7 @@ RECORDS = Path(__file__).parent / "records"
 #: What releases accept that a record of another refuses. Written by tools/record_accepted_dtypes.py.
 ACCEPTED = RECORDS / "accepted_dtypes.json"
 INSTALLED = release_of(torch.__version__)
+DEVICES = ("cpu", "cuda")
 #: c10::ScalarType by the name that Python has for it.
 SCALAR_TYPES = {
     "uint8": "Byte",
@@ -102,6 +104,32 @@ def renamed(refused: dict[str, Any], recorded: str) -> dict[str, Any]:
     return result
 
 
+def read_record(device: str) -> dict[str, Any]:
+    """What is recorded of a device. `alone` is the PyTorch that single dtypes were tried on."""
+    record: dict[str, Any] = json.loads((RECORDS / f"refused_dtypes.{device}.json").read_text())
+    record["refused"] = renamed(record["refused"], release_of(record["torch"]))
+    record["alone"] = record["torch"]
+    own = RECORDS / f"refused_dtypes.{device}.{INSTALLED}.json"
+    if own.exists() and release_of(record["torch"]) != INSTALLED:
+        newer = json.loads(own.read_text())
+        record["alone"] = newer["torch"]
+        take_alone(record["refused"], newer["refused"])
+    without_accepted(record)
+    return record
+
+
+def take_alone(refused: dict[str, Any], newer: dict[str, Any]) -> None:
+    """Puts the dtypes that a newer record refuses alone in the place of what was refused alone."""
+    for rows in refused.values():
+        for row in rows.values():
+            row.pop("all", None)
+    for op, rows in newer.items():
+        for arguments, row in rows.items():
+            mine = refused.setdefault(op, {}).setdefault(arguments, {})
+            if "all" in row:
+                mine["all"] = row["all"]
+
+
 def without_accepted(record: dict[str, Any]) -> None:
     """Takes out of a record what the installed release accepts: calls, each a dtype for every argument."""
     accepted = json.loads(ACCEPTED.read_text()).get(INSTALLED, {}).get(record["device"], {})
@@ -131,16 +159,18 @@ def accept(row: dict[str, Any], call: dict[str, str], paired: list[str]) -> None
 
 
 def entries(record: dict[str, Any], alone: Arrays, beside: Arrays) -> list[str]:
-    same_release = record["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    said = set(SCALAR_TYPES) - (set() if same_release else GROWING)
+    said_alone, said = (
+        set(SCALAR_TYPES) - (set() if release_of(record[which]) == INSTALLED else GROWING)
+        for which in ("alone", "torch")
+    )
     paired = record["paired"]  # "*" stands for every other one of these
     found = []
     for op, rows in sorted(record["refused"].items()):
         for arguments, row in rows.items():
             kernels = [
-                f'{{"{kernel}", {dtype_set(names, said)}}}'
+                f'{{"{kernel}", {dtype_set(names, said_alone)}}}'
                 for kernel, names in row.get("all", {}).items()
-                if said & set(names)
+                if said_alone & set(names)
             ]
             pairs = []
             unimplemented = {dtype for names in row.get("all", {}).values() for dtype in names}
@@ -165,15 +195,14 @@ def main() -> None:
     alone, beside = Arrays("RefusedAlone", "kAlone"), Arrays("RefusedBeside", "kBeside")
     tables = ""
     lookup = "c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device) {\n"
-    release = "const char* refused_dtypes_release(c10::DeviceType device) {\n"
-    for path in sorted(RECORDS.glob("refused_dtypes.*.json")):
-        record = json.loads(path.read_text())
-        record["refused"] = renamed(record["refused"], release_of(record["torch"]))
-        without_accepted(record)
-        device = record["device"].upper()
-        tables += f"const RefusedDtypes k{device}[] = {{\n{''.join(entries(record, alone, beside))}}};\n\n"
-        lookup += f"  if (device == c10::DeviceType::{device}) {{\n    return k{device};\n  }}\n"
-        release += f'  if (device == c10::DeviceType::{device}) {{\n    return "{record["torch"]}";\n  }}\n'
+    release = "const char* refused_dtypes_release(c10::DeviceType device, bool beside) {\n"
+    for device in DEVICES:
+        record = read_record(device)
+        name = device.upper()
+        tables += f"const RefusedDtypes k{name}[] = {{\n{''.join(entries(record, alone, beside))}}};\n\n"
+        lookup += f"  if (device == c10::DeviceType::{name}) {{\n    return k{name};\n  }}\n"
+        release += f"  if (device == c10::DeviceType::{name}) {{\n"
+        release += f'    return beside ? "{record["torch"]}" : "{record["alone"]}";\n  }}\n'
     text = f"{HEAD}{alone.text()}\n{beside.text()}\n{tables}}}  // namespace\n\n{lookup}  return {{}};\n}}\n\n"
     text += f'{release}  return "";\n}}\n\n'
     write_if_changed(output / "refused_dtypes_table.cpp", text + "}  // namespace torchfake\n")

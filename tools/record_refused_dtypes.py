@@ -5,6 +5,11 @@ reaches, forward and backward, is called on its sample with other dtypes; what i
 down. The record of "cuda" needs a GPU.
 
     python tools/record_refused_dtypes.py cpu > cmake/records/refused_dtypes.cpu.json
+
+With --alone no dtypes are tried beside each other, which takes minutes instead of an hour. For another release of
+PyTorch that is enough: which dtypes a kernel is compiled for changes, what it wants to agree hardly ever does.
+
+    python tools/record_refused_dtypes.py cpu --alone > cmake/records/refused_dtypes.cpu.2.15.json
 """
 
 from __future__ import annotations
@@ -143,7 +148,12 @@ Verdicts = dict[tuple[Any, ...], list[Verdict]]
 
 
 def try_dtypes(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], found: Verdicts, tried: Counter[tuple[Any, ...]]
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    found: Verdicts,
+    tried: Counter[tuple[Any, ...]],
+    alone_only: bool,
 ) -> None:
     tensors = tensor_arguments(func, args, kwargs)
     if not tensors or not all(dense(t) and t.numel() > 0 for ts in tensors.values() for t in ts):
@@ -167,7 +177,7 @@ def try_dtypes(
         dtype = getattr(torch, name)
         alone = verdict(func, args, kwargs, dict.fromkeys(main, dtype))
         found[op, tuple(main), "all", name].append(alone)
-        if alone is not None or len(main) < 2 or not same_rank or name not in PAIRED:
+        if alone_only or alone is not None or len(main) < 2 or not same_rank or name not in PAIRED:
             continue
         for other in PAIRED:
             if other == name:
@@ -207,7 +217,7 @@ def reached(op: Any, device: str) -> Iterator[tuple[Any, tuple[Any, ...], dict[s
                     yield func, args, kwargs
 
 
-def serve(device: str, pipe: Any) -> None:
+def serve(device: str, alone_only: bool, pipe: Any) -> None:
     """A worker: gets the index of an OpInfo and what was tried before, answers with its verdicts."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -215,17 +225,17 @@ def serve(device: str, pipe: Any) -> None:
         index, tried = work
         found: Verdicts = defaultdict(list)
         for func, args, kwargs in reached(op_db[index], device):
-            try_dtypes(func, args, kwargs, found, tried)
+            try_dtypes(func, args, kwargs, found, tried, alone_only)
         pipe.send(dict(found))
 
 
 class Worker:
     """A process that tries one OpInfo after the other. Some combinations end it."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, alone_only: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(device, other), daemon=True)
+        self.process = context.Process(target=serve, args=(device, alone_only, other), daemon=True)
         self.process.start()
         other.close()
         self.name = ""
@@ -243,12 +253,12 @@ class Worker:
             return None
 
 
-def all_verdicts(device: str, wanted: str, jobs: int) -> Verdicts:
+def all_verdicts(device: str, wanted: str, jobs: int, alone_only: bool) -> Verdicts:
     waiting = [index for index, op in enumerate(op_db) if wanted in op.full_name]
     total = len(waiting)
     found: Verdicts = defaultdict(list)
     tried: Counter[tuple[Any, ...]] = Counter()
-    idle = [Worker(device) for _ in range(min(jobs, total))]
+    idle = [Worker(device, alone_only) for _ in range(min(jobs, total))]
     busy: list[Worker] = []
     while waiting or busy:
         while waiting and idle:
@@ -263,7 +273,7 @@ def all_verdicts(device: str, wanted: str, jobs: int) -> Verdicts:
             if verdicts is None:
                 print(f"  {worker.name} ended the process, or took more than {TIMEOUT} s", file=sys.stderr)
                 worker.process.kill()
-                idle.append(Worker(device))
+                idle.append(Worker(device, alone_only))
                 continue
             for key, told in verdicts.items():
                 found[key] += told
@@ -289,9 +299,11 @@ def main() -> int:
     parser.add_argument("device", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--op", default="", help="only OpInfos whose name contains this")
+    parser.add_argument("--alone", action="store_true", help="try no dtypes beside each other")
     options = parser.parse_args()
     record: dict[str, Any] = {}
-    for key, verdicts in sorted(all_verdicts(options.device, options.op, options.jobs).items(), key=str):
+    found = all_verdicts(options.device, options.op, options.jobs, options.alone)
+    for key, verdicts in sorted(found.items(), key=str):
         why = refused(verdicts)
         op, arguments, which, dtype, *other = key
         row = record.setdefault(op, {}).setdefault(",".join(arguments), {})

@@ -163,6 +163,30 @@ PyObject* bind(PyObject* self, PyObject* instance, PyObject* /*owner*/) {
   return PyMethod_New(self, instance);
 }
 
+// In the place of an attribute that is computed: a property, or one of C.
+PyObject* get_value(PyObject* self, PyObject* instance, PyObject* owner) {
+  PyObject* original = of(self)->original;
+  if (instance == nullptr || !holds(of(self)->when, &instance, 1, 1)) {
+    return Py_TYPE(original)->tp_descr_get(original, instance, owner);
+  }
+  PyObject* get = PyObject_GetAttrString(original, "__get__");
+  if (get == nullptr) {
+    return nullptr;
+  }
+  PyObject* value = PyObject_CallFunctionObjArgs(of(self)->function, get, instance, nullptr);
+  Py_DECREF(get);
+  return value;
+}
+
+int set_value(PyObject* self, PyObject* instance, PyObject* value) {
+  PyObject* original = of(self)->original;
+  if (descrsetfunc set = Py_TYPE(original)->tp_descr_set) {
+    return set(original, instance, value);
+  }
+  PyErr_SetString(PyExc_AttributeError, "attribute cannot be set");
+  return -1;
+}
+
 // A function of Python goes into a pickle by its name, where the stand-in is found again; others as they say.
 PyObject* reduce(PyObject* self, PyObject* protocol) {
   PyObject* original = of(self)->original;
@@ -198,8 +222,9 @@ void destroy(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Bound to an instance where it is found in a class, or not, as its original is.
-PyTypeObject* make_type(bool binds) {
+enum class Kind : uint8_t { kFunction, kMethod, kAttribute };
+
+PyTypeObject* make_type(Kind kind) {
   // By the last two PyTorch's compilers find the function to compile in the place of one in Python that wraps it.
   static std::array<PyGetSetDef, 4> attributes = {{
       {"__wrapped__", &get_original, nullptr, nullptr, nullptr},
@@ -213,7 +238,6 @@ PyTypeObject* make_type(bool binds) {
        {"__weaklistoffset__", T_PYSSIZET, offsetof(StandIn, weak_references), READONLY, nullptr},
        {}}};
   std::vector<PyType_Slot> slots = {
-      {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
       {Py_tp_getattro, reinterpret_cast<void*>(&get_attribute)},
       {Py_tp_setattro, reinterpret_cast<void*>(&set_attribute)},
       {Py_tp_repr, reinterpret_cast<void*>(&represent)},
@@ -226,18 +250,24 @@ PyTypeObject* make_type(bool binds) {
       {Py_tp_methods, methods.data()},
       {Py_tp_members, members.data()},
   };
-  unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  if (binds) {
+  unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  if (kind == Kind::kAttribute) {
+    slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&get_value)});
+    slots.push_back({Py_tp_descr_set, reinterpret_cast<void*>(&set_value)});
+  } else {
+    slots.push_back({Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)});
+    flags |= Py_TPFLAGS_HAVE_VECTORCALL;
+  }
+  // Bound to an instance where it is found in a class, or not, as its original is.
+  if (kind == Kind::kMethod) {
     slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&bind)});
     flags |= Py_TPFLAGS_METHOD_DESCRIPTOR;
   }
   slots.push_back({0, nullptr});
+  static constexpr std::array<const char*, 3> kNames = {
+      "torchfake._C.StandIn", "torchfake._C.MethodStandIn", "torchfake._C.AttributeStandIn"};
   PyType_Spec spec = {
-      binds ? "torchfake._C.MethodStandIn" : "torchfake._C.StandIn",
-      sizeof(StandIn),
-      0,
-      static_cast<unsigned int>(flags),
-      slots.data()};
+      kNames[static_cast<size_t>(kind)], sizeof(StandIn), 0, static_cast<unsigned int>(flags), slots.data()};
   auto* type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (type == nullptr) {
     throw pybind11::error_already_set();
@@ -246,12 +276,15 @@ PyTypeObject* make_type(bool binds) {
 }
 
 pybind11::object make_stand_in(pybind11::object original, pybind11::object function, When when) {
-  static PyTypeObject* const plain = make_type(/*binds=*/false);
-  static PyTypeObject* const method = make_type(/*binds=*/true);
-  if (PyCallable_Check(original.ptr()) == 0 || PyCallable_Check(function.ptr()) == 0) {
-    throw pybind11::type_error("stand_in: expected two functions");
+  static const std::array<PyTypeObject*, 3> types = {
+      make_type(Kind::kFunction), make_type(Kind::kMethod), make_type(Kind::kAttribute)};
+  const bool is_called = PyCallable_Check(original.ptr()) != 0;
+  const bool is_descriptor = Py_TYPE(original.ptr())->tp_descr_get != nullptr;
+  if ((!is_called && !is_descriptor) || PyCallable_Check(function.ptr()) == 0) {
+    throw pybind11::type_error("stand_in: expected a function or an attribute of a class, and a function");
   }
-  PyTypeObject* type = Py_TYPE(original.ptr())->tp_descr_get == nullptr ? plain : method;
+  const Kind kind = !is_called ? Kind::kAttribute : is_descriptor ? Kind::kMethod : Kind::kFunction;
+  PyTypeObject* type = types[static_cast<size_t>(kind)];
   PyObject* made = type->tp_alloc(type, 0);
   if (made == nullptr) {
     throw pybind11::error_already_set();
@@ -259,7 +292,9 @@ pybind11::object make_stand_in(pybind11::object original, pybind11::object funct
   of(made)->original = original.release().ptr();
   of(made)->function = function.release().ptr();
   of(made)->vectorcall = &call;
-  vectorcallfunc direct = PyVectorcall_Function(of(made)->original);
+  // What is written in C is always called in the same way.
+  PyObject* made_for = of(made)->original;
+  vectorcallfunc direct = PyFunction_Check(made_for) != 0 ? nullptr : PyVectorcall_Function(made_for);
   of(made)->call_original = direct == nullptr ? &PyObject_Vectorcall : direct;
   of(made)->when = when;
   return pybind11::reinterpret_steal<pybind11::object>(made);

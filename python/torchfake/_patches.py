@@ -74,8 +74,6 @@ class Patch:
         """What goes in the place of `original`."""
         if isinstance(original, (classmethod, staticmethod)):
             return type(original)(_C.stand_in(original.__func__, self.by, self.when))
-        if not callable(original):  # a property, written in C or in Python
-            return property(_C.stand_in(original.__get__, self.by, self.when))
         return _C.stand_in(original, self.by, self.when)
 
 

@@ -62,9 +62,9 @@ TEST(Activation, GuardsGoWithTheLastFake) {
   }
   EXPECT_TRUE(fakes_exist() && has_guard());
   at::Tensor view = fake[0];
-  fake = {};
+  fake = at::Tensor();
   EXPECT_TRUE(fakes_exist() && has_guard());
-  view = {};
+  view = at::Tensor();
   EXPECT_FALSE(fakes_exist() || has_guard());
 }
 

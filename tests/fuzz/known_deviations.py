@@ -60,10 +60,10 @@ KNOWN: tuple[Deviation, ...] = (
         detail="fake IndexError: Dimension out of range",
     ),
     Deviation(
-        "whether a probability lies between 0 and 1 is for its value to say, and operators that draw look at none",
+        "whether a probability or a bound is in range is for its value to say, and operators that draw look at none",
         ACCEPTS,
-        overloads=r"bernoulli.*",
-        detail="real RuntimeError: Expected p_in >= 0 && p_in <= 1",
+        overloads=r"bernoulli.*|randint_like\.Tensor.*",
+        detail="real RuntimeError: (Expected p_in >= 0 && p_in <= 1|random_ expects 'from' to be less)",
     ),
     Deviation(
         "sizes of weights that oneDNN itself refuses; nn.LSTM, the one caller, checks them before",
@@ -87,6 +87,18 @@ KNOWN: tuple[Deviation, ...] = (
         REFUSES,
         overloads=r"_sobol_engine_.*",
         detail="expected a state of size",
+    ),
+    Deviation(
+        "the real operator takes more batch dimensions than there are, and reads beyond the sizes",
+        REFUSES,
+        overloads=r"_new_zeros_with_same_feature_meta\..*",
+        detail="batch dimensions of self",
+    ),
+    Deviation(
+        "the real kernel goes through parameters and their buffers side by side, whatever their sizes",
+        REFUSES,
+        overloads=r"_fused_(sgd|adam|adamw|adagrad)_?\..*",
+        detail="fake RuntimeError: a fused optimizer step takes dense",
     ),
     Deviation(
         "the real operator resizes the image that it is given, which its schema does not say",

@@ -115,6 +115,7 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "gamma of bfloat16": lambda: torch._standard_gamma(R(3).bfloat16()),
     "conv_transpose2d of int8": lambda: F.conv_transpose2d(whole(1, 2, 4, 3).char(), whole(2, 2, 1, 1).char()),
     "set_ beyond the storage": lambda: R(4, 4).set_(R(4).untyped_storage(), 2, (4, 4), (4, 1)),
+    "set_ to a tensor of a smaller dtype": lambda: doubled().set_(R(()).bool()),
     "set_ beyond the storage of a tensor": lambda: R(4, 4).set_(R(4), 2, (4, 4), (4, 1)),
     "a foreach with too few factors": lambda: torch._foreach_addcmul([R(2)] * 2, [R(2)] * 2, [R(2)] * 2, R(1))[0],
     "max_pool1d of integers": lambda: F.max_pool1d(whole(1, 2, 4), 2),
@@ -181,6 +182,10 @@ def test_what_real_tensors_accept_is_accepted(name: str) -> None:
     assert (fake.dtype, fake.shape, fake.stride()) == (real.dtype, real.shape, real.stride())
 
 
+SGD = {"nesterov": False, "maximize": False, "is_first_step": False}
+ADAM = {"amsgrad": False, "maximize": False}
+ADAGRAD = {"weight_decay": 0.0, "eps": 1e-8, "maximize": False}
+
 #: Each reads beyond its arguments for real, or divides by zero, and may end the process.
 READS_BEYOND: dict[str, Callable[[], Any]] = {
     "the gradient of batch_norm without its statistics": lambda: aten.native_batch_norm_backward(
@@ -206,6 +211,15 @@ READS_BEYOND: dict[str, Callable[[], Any]] = {
     ),
     "zeros with more batch dimensions than there are": lambda: aten._new_zeros_with_same_feature_meta(
         R(3), R(3), self_num_batch_dims=100
+    ),
+    "a step with a momentum that is too small": lambda: aten._fused_sgd_(
+        [R(3, 2)], [R(3, 2)], [R(())], weight_decay=0.0, momentum=0.5, lr=0.1, dampening=0.0, **SGD
+    ),
+    "a step with averages that are too small": lambda: aten._fused_adam_(
+        *[[R(3, 2)]] * 3, [R(2)], [], [torch.ones(())], lr=0.1, beta1=0.9, beta2=0.9, weight_decay=0.0, eps=1e-8, **ADAM
+    ),
+    "a step with gradients that are expanded": lambda: aten._fused_adagrad_(
+        [R(3, 2)], [R(1, 2).expand(3, 2)], [R(3, 2)], [torch.ones(())], lr=0.1, lr_decay=0.0, **ADAGRAD
     ),
     "padding with too few numbers": lambda: aten.reflection_pad2d_backward(R(1, 3, 3), R(1, 3, 3), [1]),
 }

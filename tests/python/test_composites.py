@@ -167,6 +167,11 @@ def test_batch_sizes_have_to_be_on_the_cpu() -> None:
         )
 
 
-def test_a_compressed_sparse_tensor_of_fakes_is_refused() -> None:
-    with fake_mode(), pytest.raises(UnsupportedFakeTensorException, match="only strided"):
-        torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("known_values", [0, 16384])
+def test_a_sparse_tensor_of_fakes_is_refused(known_values: int) -> None:
+    with fake_mode(known_values=known_values):
+        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
+            torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
+        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
+            torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1))

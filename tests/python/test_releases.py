@@ -157,8 +157,10 @@ def test_the_supported_releases_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_refusal_names_the_release_it_was_recorded_with(device: str) -> None:
     recorded = json.loads((RECORDS / f"refused_dtypes.{device}.json").read_text())["torch"]
+    own = RECORDS / f"refused_dtypes.{device}.{RELEASE}.json"
+    alone = json.loads(own.read_text())["torch"] if own.exists() else recorded
     with fake_mode():
-        with pytest.raises(NotImplementedError, match=re.escape(f"on {device}, as recorded with PyTorch {recorded})")):
+        with pytest.raises(NotImplementedError, match=re.escape(f"on {device}, as recorded with PyTorch {alone})")):
             torch.softmax(torch.ones(4, dtype=torch.int64, device=device), 0)
         a, b = torch.ones(1, 2, 3, device=device), torch.ones(1, 3, 2, device=device, dtype=torch.float64)
         with pytest.raises(RuntimeError, match=re.escape(f"same dtype, as recorded with PyTorch {recorded};")):
@@ -188,6 +190,20 @@ def test_what_is_accepted_is_said_of_the_row_that_the_call_is_about(
     record = {"device": "cuda", "paired": ["int8"], "refused": {"aten::op": rows}}
     build_scripts.without_accepted(record)
     assert rows == {"self": {"all": {"k": ["bool"]}}, "self,bias": {"all": {"k": ["int8", "bool"]}}}
+
+
+def test_a_release_with_a_record_of_its_own_takes_single_dtypes_from_it(build_scripts: Any) -> None:
+    refused = {
+        "aten::a": {"self": {"all": {"k": ["int8"]}, "b": {"int8": "*"}}},
+        "aten::b": {"self": {"all": {"k": ["bool"]}}},
+    }
+    newer = {"aten::a": {"self": {"all": {"k2": ["bool"]}}}, "aten::c": {"x": {"all": {"k": ["int8"]}}}}
+    build_scripts.take_alone(refused, newer)
+    assert refused == {
+        "aten::a": {"self": {"all": {"k2": ["bool"]}, "b": {"int8": "*"}}},
+        "aten::b": {"self": {}},
+        "aten::c": {"x": {"all": {"k": ["int8"]}}},
+    }
 
 
 def test_a_record_follows_arguments_that_a_release_renamed(build_scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:

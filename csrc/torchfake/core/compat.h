@@ -108,6 +108,9 @@ inline c10::DeviceType lend_device(c10::TensorImpl* /*impl*/) {
 inline void give_back_device(c10::TensorImpl* /*impl*/, c10::DeviceType /*type*/) {}
 #endif
 
+// Whether quantile() of a CPU tensor finds a single quantile by selection instead of sorting.
+inline constexpr bool kSelectsSingleQuantile = TORCHFAKE_TORCH_AT_LEAST(15);
+
 // Throws what reflection_pad2d throws for these arguments. `padding` begins with the last dimension.
 inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
 #if TORCHFAKE_TORCH_AT_LEAST(15)

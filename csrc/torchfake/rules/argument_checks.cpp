@@ -1,6 +1,7 @@
 // Rules for what real operators refuse and their meta kernels let pass. They answer nothing.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/native/LinearAlgebraUtils.h>
 
 #include <torchfake/rules/rules.h>
 
@@ -121,11 +122,7 @@ RuleResult embedding(Call& call, const ModePtr& /*mode*/) {
 // renorm(self, p, dim, maxnorm)
 RuleResult renorm(Call& call, const ModePtr& /*mode*/) {
   check_written_once(call);
-  const c10::ScalarType dtype = call.arg(0).toTensor().scalar_type();
-  TORCH_CHECK(
-      c10::isFloatingType(dtype) || c10::isComplexType(dtype),
-      "linalg.vector_norm: Expected a floating point or complex tensor as input. Got ",
-      dtype);
+  at::native::checkFloatingOrComplex(call.arg(0).toTensor(), "linalg.vector_norm");
   return RuleResult::kContinue;
 }
 

@@ -1,7 +1,9 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
 #include <ATen/core/Reduction.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/_pad_packed_sequence_ops.h>
+#include <ATen/ops/_reshape_from_tensor_ops.h>
 #include <ATen/ops/_saturate_weight_to_fp16_ops.h>
 #include <ATen/ops/_shape_as_tensor_ops.h>
 #include <ATen/ops/_sobol_engine_draw_ops.h>
@@ -11,6 +13,7 @@
 #include <ATen/ops/_sparse_bsc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_bsr_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
@@ -45,7 +48,9 @@
 #include <ATen/ops/quantized_rnn_tanh_cell_ops.h>
 #include <ATen/ops/rnn_relu_ops.h>
 #include <ATen/ops/rnn_tanh_ops.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/scaled_dot_product_attention_ops.h>
+#include <ATen/ops/sparse_coo_tensor_ops.h>
 #include <ATen/ops/tensor_split_ops.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -53,6 +58,7 @@
 #include <torch/library.h>
 
 #include <torchfake/core/activation.h>
+#include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/dispatch/known_values.h>
@@ -309,6 +315,33 @@ bool of_valid_input(const Call& call) {
   return true;
 }
 
+// [nan]quantile(self, q, dim, keepdim, interpolation[, out]). A single quantile is found by selection on the CPU of some
+// releases, in a function that is no operator and reads memory; several are found by sorting. So one is asked for twice.
+bool quantile(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const bool is_number = !call.arg(1).isTensor();
+  if (!compat::kSelectsSingleQuantile || !self.is_cpu() || (!is_number && call.arg(1).toTensor().numel() != 1)) {
+    return of_valid_input<1>(call);
+  }
+  const at::Tensor q = is_number ? at::scalar_tensor(call.arg(1).toScalar(), self.options()) : call.arg(1).toTensor();
+  torch::jit::Stack stack{self, q.reshape({1}).expand({2}), call.arg(2), call.arg(3), call.arg(4)};
+  c10::Dispatcher::singleton().findSchemaOrThrow(call.traits.name.c_str(), "").callBoxed(stack);
+  at::Tensor result = stack.front().toTensor().select(0, 0).contiguous();
+  if (q.dim() == 1) {
+    result = result.unsqueeze(-1).movedim(-1, 0);
+  }
+  if (call.num_args() == 5) {
+    answer_with(call, std::move(result));
+    return true;
+  }
+  at::Tensor out = call.arg(5).toTensor();
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(), "quantile() out tensor must be same dtype as the input tensor");
+  at::native::resize_output(out, result.sizes());
+  out.copy_(result);
+  answer_with(call, std::move(out));
+  return true;
+}
+
 // _shape_as_tensor(self): numbers that are known, on the CPU wherever the tensor is.
 bool shape_as_tensor(const Call& call) {
   const ModePtr* mode = call.find_mode();
@@ -370,7 +403,8 @@ bool sobol(const Call& call) {
   return of_data_in_memory(call);
 }
 
-// Constructors of compressed sparse tensors put one together out of dense ones, without an operator of the engine's.
+// Constructors of sparse tensors put one together out of dense ones without an operator of the engine's, or look first at
+// what the indices are.
 bool refuse_sparse(const Call& call) {
   raise(
       ErrorKind::kUnsupportedFakeTensor,
@@ -454,10 +488,14 @@ void add(torch::Library& library) {
 
 void add_all(torch::Library& library) {
   namespace ops = at::_ops;
-  add<ops::quantile, &of_valid_input<1>>(library);
-  add<ops::quantile_scalar, &of_valid_input<1>>(library);
-  add<ops::nanquantile, &of_valid_input<1>>(library);
-  add<ops::nanquantile_scalar, &of_valid_input<1>>(library);
+  add<ops::quantile, &quantile>(library);
+  add<ops::quantile_scalar, &quantile>(library);
+  add<ops::quantile_out, &quantile>(library);
+  add<ops::quantile_scalar_out, &quantile>(library);
+  add<ops::nanquantile, &quantile>(library);
+  add<ops::nanquantile_scalar, &quantile>(library);
+  add<ops::nanquantile_out, &quantile>(library);
+  add<ops::nanquantile_scalar_out, &quantile>(library);
   add<ops::cov, &cov>(library);
   add<ops::istft, &of_valid_input<0>>(library);
   add<ops::cross_entropy_loss, &cross_entropy_loss>(library);
@@ -471,6 +509,7 @@ void add_all(torch::Library& library) {
   add<ops::grid_sampler, &grid_sampler>(library);
   add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
   add<ops::_shape_as_tensor, &shape_as_tensor>(library);
+  add<ops::_reshape_from_tensor, &of_data_in_memory>(library);
   add<ops::meshgrid, &of_data_in_memory>(library);
   add<ops::meshgrid_indexing, &of_data_in_memory>(library);
   add<ops::choose_qparams_optimized, &of_data_in_memory>(library);
@@ -493,6 +532,9 @@ void add_all(torch::Library& library) {
   add<ops::_sobol_engine_ff_, &sobol<2, 3>>(library);
   add<ops::_sobol_engine_scramble_, &sobol<0, 2>>(library);
   add<ops::_sobol_engine_initialize_state_, &sobol<0, 1>>(library);
+  add<ops::sparse_coo_tensor_indices, &refuse_sparse>(library);
+  add<ops::sparse_coo_tensor_indices_size, &refuse_sparse>(library);
+  add<ops::_sparse_coo_tensor_unsafe, &refuse_sparse>(library);
   add<ops::_sparse_compressed_tensor_unsafe, &refuse_sparse>(library);
   add<ops::_sparse_csr_tensor_unsafe, &refuse_sparse>(library);
   add<ops::_sparse_csc_tensor_unsafe, &refuse_sparse>(library);

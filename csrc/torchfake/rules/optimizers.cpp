@@ -7,13 +7,93 @@ namespace torchfake {
 
 namespace {
 
-void check_same_number(at::TensorList params, at::TensorList grads) {
+// The kernels go through the memory of a parameter and of what belongs to it side by side, without a look at where either
+// ends.
+void check_beside(at::TensorList params, at::TensorList others, const char* name) {
   TORCH_CHECK(
-      params.size() == grads.size(),
-      "a fused optimizer step takes as many gradients as parameters, got ",
-      grads.size(),
+      params.size() == others.size(),
+      "a fused optimizer step takes as many ",
+      name,
+      " as parameters, got ",
+      others.size(),
       " and ",
       params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    const bool dense = params[i].is_non_overlapping_and_dense() && others[i].is_non_overlapping_and_dense();
+    TORCH_CHECK(
+        others[i].numel() == params[i].numel() && (dense || params[i].numel() == 0),
+        "a fused optimizer step takes dense ",
+        name,
+        " of the parameters' size ",
+        params[i].sizes(),
+        ", got ",
+        others[i].sizes(),
+        " at ",
+        i);
+  }
+}
+
+// Counts of steps, a number for each parameter.
+void check_steps(at::TensorList params, at::TensorList steps) {
+  TORCH_CHECK(
+      params.size() == steps.size(),
+      "a fused optimizer step takes as many counts of steps as parameters, got ",
+      steps.size(),
+      " and ",
+      params.size());
+  for (const at::Tensor& step : steps) {
+    TORCH_CHECK(step.numel() == 1, "a fused optimizer step counts steps in one number each, got ", step.sizes());
+  }
+}
+
+// Buffers that an option asks for, and that are an empty list without it.
+void check_optional(at::TensorList params, at::TensorList others, bool wanted, const char* name) {
+  TORCH_CHECK(
+      wanted || others.empty() || !claimed_device().is_cpu(),
+      "a fused optimizer step was not asked for ",
+      name,
+      ", and got ",
+      others.size());
+  if (wanted || !others.empty()) {
+    check_beside(params, others, name);
+  }
+}
+
+void fused_sgd(
+    at::TensorList params,
+    at::TensorList grads,
+    at::TensorList momenta,
+    double /*weight_decay*/,
+    double momentum) {
+  check_beside(params, grads, "gradients");
+  check_optional(params, momenta, momentum != 0, "momenta");
+}
+
+template <typename Rate>
+void fused_adam(
+    at::TensorList params,
+    at::TensorList grads,
+    at::TensorList averages,
+    at::TensorList squares,
+    at::TensorList maxima,
+    at::TensorList steps,
+    Rate /*lr*/,
+    double /*beta1*/,
+    double /*beta2*/,
+    double /*weight_decay*/,
+    double /*eps*/,
+    bool amsgrad) {
+  check_beside(params, grads, "gradients");
+  check_beside(params, averages, "averages");
+  check_beside(params, squares, "averages of squares");
+  check_optional(params, maxima, amsgrad, "maxima");
+  check_steps(params, steps);
+}
+
+void fused_adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps) {
+  check_beside(params, grads, "gradients");
+  check_beside(params, sums, "sums");
+  check_steps(params, steps);
 }
 
 void unscale(at::TensorList /*tensors*/, const at::Tensor& found_inf, const at::Tensor& inv_scale) {
@@ -75,14 +155,14 @@ void write_with_packed_numbers(
 KernelList optimizer_kernels() {
   namespace ops = at::_ops;
   return {
-      kernel<ops::_fused_adam_, &check_same_number>(),
-      kernel<ops::_fused_adam__tensor_lr, &check_same_number>(),
-      kernel<ops::_fused_adamw_, &check_same_number>(),
-      kernel<ops::_fused_adamw__tensor_lr, &check_same_number>(),
-      kernel<ops::_fused_sgd_, &check_same_number>(),
-      kernel<ops::_fused_sgd__tensor_lr, &check_same_number>(),
-      kernel<ops::_fused_adagrad_, &check_same_number>(),
-      kernel<ops::_fused_adagrad__tensor_lr, &check_same_number>(),
+      kernel<ops::_fused_adam_, &fused_adam<double>>(),
+      kernel<ops::_fused_adam__tensor_lr, &fused_adam<const at::Tensor&>>(),
+      kernel<ops::_fused_adamw_, &fused_adam<double>>(),
+      kernel<ops::_fused_adamw__tensor_lr, &fused_adam<const at::Tensor&>>(),
+      kernel<ops::_fused_sgd_, &fused_sgd>(),
+      kernel<ops::_fused_sgd__tensor_lr, &fused_sgd>(),
+      kernel<ops::_fused_adagrad_, &fused_adagrad>(),
+      kernel<ops::_fused_adagrad__tensor_lr, &fused_adagrad>(),
       kernel<ops::_amp_foreach_non_finite_check_and_unscale_, &unscale>(),
       kernel<ops::_amp_update_scale_, &update_scale>(),
       kernel<ops::_foreach_addcdiv_Tensor, &with_packed_numbers<ops::_foreach_addcdiv_ScalarList>>(),

@@ -108,8 +108,8 @@ const char* kernel_without(const RefusedDtypes& record, c10::ScalarType dtype) {
   return nullptr;
 }
 
-std::string recorded_with(c10::Device device) {
-  return c10::str(", as recorded with PyTorch ", refused_dtypes_release(device.type()));
+std::string recorded_with(c10::Device device, bool beside) {
+  return c10::str(", as recorded with PyTorch ", refused_dtypes_release(device.type(), beside));
 }
 
 void check_implemented(const Call& call, const RefusedDtypes& record, c10::ScalarType dtype, c10::Device device) {
@@ -124,7 +124,7 @@ void check_implemented(const Call& call, const RefusedDtypes& record, c10::Scala
       call.op_name(),
       " on ",
       c10::DeviceTypeName(device.type(), /*lower_case=*/true),
-      recorded_with(device),
+      recorded_with(device, /*beside=*/false),
       ')');
 }
 
@@ -250,7 +250,7 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
           ", and the kernels for ",
           c10::DeviceTypeName(device.type(), /*lower_case=*/true),
           " expect the same dtype",
-          recorded_with(device),
+          recorded_with(device, /*beside=*/true),
           "; convert one of them with .to().");
     }
   }

@@ -51,8 +51,9 @@ struct RefusedDtypes {
 // The record of a device, in the order of operators. Generated when building.
 c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
 
-// The PyTorch that a device's record is of: "2.11.0+cu130". Empty without a record. Generated when building.
-const char* refused_dtypes_release(c10::DeviceType device);
+// The PyTorch that a device's record is of, for dtypes that are refused alone or beside others: "2.11.0+cu130". Empty
+// without a record. Generated when building.
+const char* refused_dtypes_release(c10::DeviceType device, bool beside);
 
 // Note [Refused dtypes]
 // A kernel is compiled for some dtypes and asks for some to agree. Meta kernels know little of that: PyTorch's accept a

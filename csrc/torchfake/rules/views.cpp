@@ -41,13 +41,22 @@ RuleResult lazy_clone(Call& call, const ModePtr& /*mode*/) {
 }
 
 // A storage that is too small grows, unless the tensor has these sizes and strides already: then nobody looks at it again.
-void check_bounds_of(const at::Tensor& self, const c10::Storage& storage, const Call& call) {
-  const std::vector<int64_t> sizes = call.arg(3).toIntVector();
-  const std::vector<int64_t> strides = call.arg(4).toIntVector();
-  const c10::IntArrayRef steps = strides.empty() ? c10::IntArrayRef() : c10::IntArrayRef(strides);
-  if (self.sizes() == c10::IntArrayRef(sizes) && (strides.empty() || self.strides() == steps)) {
-    at::native::checkInBoundsForStorage(c10::IntArrayRef(sizes), steps, call.arg(2).toInt(), self.dtype(), storage);
+void check_bounds_of(
+    const at::Tensor& self,
+    const c10::Storage& storage,
+    int64_t offset,
+    c10::IntArrayRef sizes,
+    c10::IntArrayRef strides) {
+  const c10::IntArrayRef steps = strides.empty() ? c10::IntArrayRef() : strides;
+  if (self.sizes() == sizes && (strides.empty() || self.strides() == steps)) {
+    at::native::checkInBoundsForStorage(sizes, steps, offset, self.dtype(), storage);
   }
+}
+
+// Of set_(self, source, storage_offset, size, stride).
+void check_bounds_of(const Call& call, const c10::Storage& storage) {
+  check_bounds_of(
+      call.arg(0).toTensor(), storage, call.arg(2).toInt(), call.arg(3).toIntVector(), call.arg(4).toIntVector());
 }
 
 // _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims) takes so many sizes of the first
@@ -59,11 +68,17 @@ RuleResult check_batch_dims(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// set_(self, source, storage_offset, size, stride) with the storage of a tensor
+// set_(self, source), or with storage_offset, size and stride: the storage of a tensor
 RuleResult set_tensor(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor source = call.arg(1).toTensor();
-  if (source.defined() && source.has_storage()) {
-    check_bounds_of(call.arg(0).toTensor(), source.storage(), call);
+  if (!source.defined() || !source.has_storage()) {
+    return RuleResult::kContinue;
+  }
+  if (call.num_args() == 5) {
+    check_bounds_of(call, source.storage());
+  } else {
+    check_bounds_of(
+        call.arg(0).toTensor(), source.storage(), source.storage_offset(), source.sizes(), source.strides());
   }
   return RuleResult::kContinue;
 }
@@ -80,7 +95,7 @@ RuleResult refuse_copies_of_storages(Call& call, const ModePtr& /*mode*/) {
 RuleResult set_storage(Call& call, const ModePtr& mode) {
   const c10::Storage storage = call.arg(1).toStorage();
   if (call.num_args() == 5) {  // (self, source, storage_offset, size, stride)
-    check_bounds_of(call.arg(0).toTensor(), storage, call);
+    check_bounds_of(call, storage);
   }
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   if (self != nullptr && self->claimed_device().is_cpu() && storage.device().is_cpu()) {
@@ -101,7 +116,7 @@ Rule find_view_rule(std::string_view name, std::string_view overload) {
   if (name == "aten::set_" && overload.starts_with("source_Storage")) {
     return &set_storage;
   }
-  if (name == "aten::set_" && overload == "source_Tensor_storage_offset") {
+  if (name == "aten::set_" && overload.starts_with("source_Tensor")) {
     return &set_tensor;
   }
   if (name == "aten::set" && overload.starts_with("source_Storage")) {
