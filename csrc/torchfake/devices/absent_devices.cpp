@@ -2,6 +2,7 @@
 #include <torchfake/devices/absent_devices.h>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <torchfake/core/activation.h>
@@ -41,7 +42,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     return type_;
   }
   c10::Device exchangeDevice(c10::Device device) const override {
-    if (is_real(device)) {
+    if (is_real(device) || is_mistaken(device)) {
       return real_->exchangeDevice(device);
     }
     const c10::Device before = getDevice();
@@ -52,7 +53,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     return is_real(c10::Device(type_)) ? real_->getDevice() : c10::Device(type_, current());
   }
   void setDevice(c10::Device device) const override {
-    if (is_real(device)) {
+    if (is_real(device) || is_mistaken(device)) {
       real_->setDevice(device);
     } else if (device.has_index()) {
       current() = device.index();
@@ -158,6 +159,12 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   // Real operators, also those called in the mode, run with the engine out of the way.
   bool is_real(c10::Device device) const noexcept {
     return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() < real_->deviceCount();
+  }
+  // A device that is not there, asked for by a real operator: the real guard says so. Outside the mode fakes ask only during
+  // a backward pass.
+  bool is_mistaken(c10::Device device) const {
+    return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() >= real_->deviceCount() &&
+        torch::autograd::get_current_graph_task_id() < 0;
   }
   // Outside the mode nobody asks for a stream of its own on behalf of a fake: says what the missing guard would have said.
   void require_claim() const {
