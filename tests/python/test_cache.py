@@ -229,16 +229,6 @@ def test_deterministic_algorithms_are_part_of_the_key() -> None:
 
 
 @contextlib.contextmanager
-def put(of: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(of, name)
-    setattr(of, name, value)
-    try:
-        yield
-    finally:
-        setattr(of, name, before)
-
-
-@contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -261,7 +251,7 @@ def pixels() -> Tensor:
 @pytest.mark.parametrize("program", [volumes, pixels])
 def test_backends_and_threads_are_part_of_the_key_of_what_reads_them(program: Callable[[], Tensor]) -> None:
     for enabled, count in [(True, 1), (False, 1), (True, 2), (False, 2), (True, 1), (False, 2)]:
-        with put(torch.backends.mkldnn, "enabled", enabled), threads(count):
+        with torch.backends.mkldnn.flags(enabled=enabled), threads(count):
             real = program()
             with fake_mode():
                 assert_same_metadata(program(), real)
@@ -275,7 +265,7 @@ def test_a_gpu_without_cudnn_convolves_in_rows() -> None:
     with fake_mode():
         for _ in range(2):
             assert strides() == (144, 1, 24, 4)
-            with put(torch.backends.cudnn, "enabled", False):
+            with torch.backends.cudnn.flags(enabled=False):
                 assert strides() == (144, 36, 6, 1)
 
 
@@ -283,7 +273,7 @@ def test_a_setting_is_no_part_of_the_key_of_what_does_not_read_it() -> None:
     with fake_mode():
         x = torch.rand(3)
         x.exp()
-        with threads(1), put(torch.backends.mkldnn, "enabled", False):
+        with threads(1), torch.backends.mkldnn.flags(enabled=False):
             assert counts(x.exp) == (1, 0)
 
 
@@ -301,7 +291,7 @@ def test_what_a_nested_call_reads_is_part_of_the_key_of_the_call_around_it() -> 
         return torch.ops.aten.convolution.out(x, torch.rand(4, 3, 3, 3, 3), None, *args, out=torch.empty(0))
 
     for enabled in (True, False, True):
-        with put(torch.backends.mkldnn, "enabled", enabled), warnings.catch_warnings():
+        with torch.backends.mkldnn.flags(enabled=enabled), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with fake_mode():
                 with disable_fake_tensor_cache():

@@ -76,6 +76,7 @@ def test_the_public_headers_are_installed_and_no_others() -> None:
         "torchfake/torchfake.h",
         "torchfake/core/errors.h",
         "torchfake/core/fake_mode.h",
+        "torchfake/core/activation.h",
         "torchfake/core/fake_storage.h",
     }
 

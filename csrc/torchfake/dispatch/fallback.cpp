@@ -406,8 +406,8 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   answer(call, mode);
 }
 
-// A kernel that meets arguments its author did not think of fails on an internal check, and asks for a report to PyTorch.
-// For a real operator too that is an error; of a fake it says that the kernel cannot tell.
+// A failed internal check of PyTorch's asks the user to report a bug. Where every backend runs the kernel that failed, the
+// real operator refuses these arguments too; where it is a meta kernel, only that kernel is known to.
 void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& error) {
   constexpr std::string_view kMark = " INTERNAL ASSERT FAILED at ";
   const std::string message = error.what_without_backtrace();
@@ -415,11 +415,11 @@ void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& 
   if (mark == std::string::npos) {
     return;
   }
-  raise(
-      ErrorKind::kUnsupportedOperator,
-      c10::toString(op.operator_name()),
-      "its kernel does not expect these arguments: the check `" + message.substr(0, mark) + "` failed in " +
-          message.substr(mark + kMark.size()) + " Check the arguments against the operator's schema.");
+  const std::string name = c10::toString(op.operator_name());
+  const std::string detail = "its kernel does not accept these arguments: the check `" + message.substr(0, mark) +
+      "` failed in " + message.substr(mark + kMark.size());
+  TORCH_CHECK(!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd), name, ": ", detail);
+  raise(ErrorKind::kUnsupportedOperator, name, detail);
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
