@@ -418,7 +418,9 @@ void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& 
   const std::string name = c10::toString(op.operator_name());
   const std::string detail = "its kernel does not accept these arguments: the check `" + message.substr(0, mark) +
       "` failed in " + message.substr(mark + kMark.size());
-  TORCH_CHECK(!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd), name, ": ", detail);
+  const bool is_shared = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+  TORCH_CHECK(!is_shared, name, ": ", detail);
   raise(ErrorKind::kUnsupportedOperator, name, detail);
 }
 
