@@ -16,7 +16,7 @@ def amp_definitely_not_available(original: Callable[[], bool]) -> bool:
 
 
 def is_bf16_supported(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
-    return original(*args, **kwargs) if torch.cuda.is_available() else True
+    return True  # a claimed GPU is an H200
 
 
 def maybe_opt_step(
