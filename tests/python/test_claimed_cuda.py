@@ -320,7 +320,7 @@ def test_each_claimed_device_has_a_generator_of_its_own() -> None:
 def test_outside_the_mode_there_is_no_generator_of_an_absent_device() -> None:
     with pytest.raises(RuntimeError, match="CUDA"):
         torch.Generator("cuda")
-    with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+    with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA driver"):
         torch.cuda.get_rng_state()
 
 
@@ -541,6 +541,8 @@ def test_a_claimed_gpu_has_the_capability_of_the_recorded_one() -> None:
 @needs_no_gpu
 @pytest.mark.parametrize("make", [torch.cuda.Stream, torch.cuda.Event, torch.cuda.current_stream])
 def test_outside_the_mode_there_are_no_streams_without_a_gpu(make: Any) -> None:
+    if make is torch.cuda.Event and torch.backends.cuda.is_built():
+        pytest.skip("a PyTorch with CUDA makes the event when it is recorded")
     with pytest.raises((RuntimeError, AssertionError)):
         make()
 

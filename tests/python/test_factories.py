@@ -185,6 +185,9 @@ def test_data_from_python_and_numpy_becomes_fake_and_known() -> None:
         assert fake.tolist() == real.tolist()
 
 
+@pytest.mark.xfail(
+    torch.backends.cuda.is_built(), reason="CUDA's own kernel reads the number, and its error is untyped", strict=True
+)
 def test_a_tensor_of_unknown_numbers_cannot_be_built_from_them() -> None:
     # torch.tensor reads the numbers among its elements with the engine switched off, so on the CPU the error is
     # PyTorch's own.

@@ -181,6 +181,7 @@ at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, cons
   if (at::Tensor found = find_converted(meta, mode); found.defined()) {
     return found;
   }
+  mode->note_use();  // before the guard of the device is asked
   at::Tensor fake = make_fake_of(meta, mode, normalize_device(device));
   if (meta.requires_grad()) {
     fake.set_requires_grad(true);

@@ -137,6 +137,8 @@ at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<
   if (!tensor.defined() || as_fake(tensor) != nullptr) {
     return tensor;
   }
+  TORCH_CHECK_VALUE(mode, "to_fake: expected a mode, got none");
+  mode->note_use();  // first: the current device of an absent type is known to the guard that this installs
   return make_fake_of(
       tensor, mode, normalize_device(device.value_or(tensor.is_meta() ? c10::Device(c10::kCPU) : tensor.device())));
 }
