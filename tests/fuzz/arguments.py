@@ -83,25 +83,26 @@ _COMPLEX = re.compile(r"conj|fft_c|as_real|view_as_real|istft|imag|real")
 _ONE_ELEMENT = ("growth_tracker", "found_inf", "inv_scale", "grad_scale", "scalars", "lr")
 
 
+#: The kinds of scenes that an operator's name asks for; the first that matches counts.
+_NAMED_KINDS = (
+    ("attention", _ATTENTION),
+    ("sequence", _SEQUENCES),
+    ("classes", _CLASSES),
+    ("lookup", _LOOKUPS),
+    ("image", _IMAGES),
+    ("matrix", _MATRICES),
+)
+#: All kinds. Their order is part of what a seed means.
+_KINDS = ("pointwise", "image", "matrix", "sequence", "attention", "classes", "lookup")
+
+
 def make_scene(rng: random.Random, name: str) -> Scene:
     """A scene that fits an operator's name, or now and then any."""
     dtype = _likely_dtype(rng, name)
     if rng.random() < 0.1:
-        kind = rng.choice(("pointwise", "image", "matrix", "sequence", "attention", "classes", "lookup"))
-    elif _ATTENTION.search(name):
-        kind = "attention"
-    elif _SEQUENCES.search(name):
-        kind = "sequence"
-    elif _CLASSES.search(name):
-        kind = "classes"
-    elif _LOOKUPS.search(name):
-        kind = "lookup"
-    elif _IMAGES.search(name):
-        kind = "image"
-    elif _MATRICES.search(name):
-        kind = "matrix"
+        kind = rng.choice(_KINDS)
     else:
-        kind = "pointwise"
+        kind = next((kind for kind, names in _NAMED_KINDS if names.search(name)), "pointwise")
     scene = Scene(rng, kind, dtype, random_shape(rng), listed=rng.randint(1, 3))
     scene.named = dict.fromkeys(_ONE_ELEMENT, (1,))
     {

@@ -73,39 +73,14 @@ void KernelEnvironment::note_all() {
   }
 }
 
+bool KernelEnvironment::enabled(Setting setting) {
+  note(setting);
+  return is_on(setting);
+}
+
 int KernelEnvironment::threads() {
   note(kThreads);
   return at::get_num_threads();
-}
-
-bool KernelEnvironment::cudnn_enabled() {
-  note(kCudnn);
-  return is_on(kCudnn);
-}
-
-bool KernelEnvironment::mkldnn_enabled() {
-  note(kMkldnn);
-  return is_on(kMkldnn);
-}
-
-bool KernelEnvironment::flash_sdp_enabled() {
-  note(kFlashSdp);
-  return is_on(kFlashSdp);
-}
-
-bool KernelEnvironment::mem_efficient_sdp_enabled() {
-  note(kMemEfficientSdp);
-  return is_on(kMemEfficientSdp);
-}
-
-bool KernelEnvironment::cudnn_sdp_enabled() {
-  note(kCudnnSdp);
-  return is_on(kCudnnSdp);
-}
-
-bool KernelEnvironment::grad_enabled() {
-  note(kGradMode);
-  return is_on(kGradMode);
 }
 
 c10::ScalarType KernelEnvironment::default_dtype() {

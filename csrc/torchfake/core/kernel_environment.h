@@ -45,13 +45,9 @@ class KernelEnvironment {
   };
   static constexpr uint32_t kAllSettings = (uint32_t{1} << kSettingCount) - 1;
 
+  // A setting that is a switch, which all but the numbers are.
+  static bool enabled(Setting setting);
   static int threads();
-  static bool cudnn_enabled();
-  static bool mkldnn_enabled();
-  static bool flash_sdp_enabled();
-  static bool mem_efficient_sdp_enabled();
-  static bool cudnn_sdp_enabled();
-  static bool grad_enabled();
 
   // Part of every key: reading these notes nothing.
   static c10::ScalarType default_dtype();

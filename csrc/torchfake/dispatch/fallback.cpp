@@ -9,6 +9,7 @@
 #include <torchfake/dispatch/constants.h>
 #include <torchfake/dispatch/device_rule.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/layouts.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/shape_cache.h>
 #include <torchfake/dispatch/unboxed_call.h>
@@ -18,8 +19,6 @@
 #include <torchfake/rules/rules.h>
 
 #include <limits>
-#include <unordered_set>
-
 namespace torchfake {
 
 namespace {
@@ -123,41 +122,6 @@ void after_a_change(const Inputs& inputs, const ModePtr& mode) {
       adopt_storage(fake.unsafe_storage(), fake.claimed_device(), mode->options.storage_observer);
     }
   });
-}
-
-// Sparse, nested and quantized tensors cannot be fake; what makes one is refused by name, before a kernel fails oddly.
-void refuse_other_layouts(const Call& call) {
-  static const std::unordered_set<std::string> kMakers = {
-      "aten::_to_sparse",
-      "aten::_to_sparse_csr",
-      "aten::_to_sparse_csc",
-      "aten::_to_sparse_bsr",
-      "aten::_to_sparse_bsc",
-      "aten::to_mkldnn",
-      "aten::quantize_per_tensor",
-      "aten::quantize_per_tensor_dynamic",
-      "aten::quantize_per_channel",
-      "aten::_empty_affine_quantized",
-      "aten::_empty_per_channel_affine_quantized",
-      "aten::empty_quantized",
-      "aten::_sparse_coo_tensor_with_dims",
-      "aten::_sparse_coo_tensor_with_dims_and_tensors",
-      "aten::_sparse_compressed_tensor_with_dims",
-      "aten::_nested_tensor_from_tensor_list",
-      "aten::_nested_tensor_from_mask",
-      "aten::_nested_view_from_buffer",
-      "aten::_nested_view_from_jagged"};
-  bool other = kMakers.count(call.traits.name) > 0;
-  for (size_t i = 0; i < call.num_args(); ++i) {
-    const c10::IValue& value = call.arg(i);
-    other |= call.traits.args[i].kind == ArgKind::kLayout && value.isInt() && value.toLayout() != c10::kStrided;
-  }
-  if (other) {
-    raise(
-        ErrorKind::kUnsupportedFakeTensor,
-        call.op_name(),
-        "sparse, nested and quantized tensors cannot be fake; only strided ones can.");
-  }
 }
 
 // What runs nowhere on a device for real.
@@ -418,9 +382,7 @@ void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& 
   const std::string name = c10::toString(op.operator_name());
   const std::string detail = "its kernel does not accept these arguments: the check `" + message.substr(0, mark) +
       "` failed in " + message.substr(mark + kMark.size());
-  const bool is_shared = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
-  TORCH_CHECK(!is_shared, name, ": ", detail);
+  TORCH_CHECK(!find_composite_key(op), name, ": ", detail);
   raise(ErrorKind::kUnsupportedOperator, name, detail);
 }
 

@@ -11,6 +11,7 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/core/pytorch_errors.h>
 #include <torchfake/dispatch/collectives.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/dispatch/repeated_values.h>
@@ -144,11 +145,6 @@ bool fills_storage(const c10::TensorImpl& impl) {
 
 at::Tensor new_buffer(const c10::TensorImpl& like) {
   return at::empty_strided(like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
-}
-
-// The CPU's allocator has no type of error for it.
-bool is_out_of_memory(const c10::Error& error) {
-  return error.msg().find("can't allocate memory") != std::string::npos;
 }
 
 template <typename Visit>
@@ -325,6 +321,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   bool any_repeated = false;
   bool outs_fit = true;
   for (const TensorArg& tensor : call.tensors()) {
+    has_out_ |= tensor.is_out;
     outs_fit &= !tensor.is_out || tensor.impl->numel() <= limit_;
     const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
@@ -605,7 +602,7 @@ bool ValueTracker::run_aside(const Call& call, c10::Device device) {
   // That an out= argument was resized was said when the fake was.
   static Silence silence;
   std::optional<c10::WarningUtils::WarningHandlerGuard> silent;
-  if (std::any_of(call.traits.args.begin(), call.traits.args.end(), [](const ArgTraits& arg) { return arg.is_out; })) {
+  if (has_out_) {
     silent.emplace(&silence);
   }
   try {

@@ -107,6 +107,7 @@ class ValueTracker {
   const int64_t limit_;
   bool inputs_known_ = false;
   bool computes_ = false;
+  bool has_out_ = false;
   bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;

@@ -10,6 +10,7 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/core/pytorch_errors.h>
 #include <torchfake/core/scoped.h>
 #include <torchfake/dispatch/known_values.h>
 #include <torchfake/dispatch/plain_cpu.h>
@@ -102,16 +103,7 @@ void numbers_to_meta(Call& call) {
 // The key of the composite that answers, if one does. It is what every backend runs, and the truest answer there is.
 // Prims are the other way round: theirs calls the operator it stands for.
 std::optional<c10::DispatchKey> composite_key(const Call& call) {
-  if (call.traits.native != nullptr || !call.traits.is_aten) {
-    return std::nullopt;
-  }
-  for (const c10::DispatchKey key :
-       {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
-    if (call.op.hasKernelForDispatchKey(key)) {
-      return key;
-    }
-  }
-  return std::nullopt;
+  return call.traits.native != nullptr || !call.traits.is_aten ? std::nullopt : find_composite_key(call.op);
 }
 
 // Note [Autocast inside composites]
@@ -135,9 +127,7 @@ void stop_if_cast(const Call& call) {
 }
 
 bool has_kernel_on_meta(const c10::OperatorHandle& op) {
-  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) ||
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) || find_composite_key(op).has_value() ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
@@ -146,18 +136,6 @@ void call_on_meta_key(Call& call) {
   Scoped passes_python(CallContext::current()->passes_python, true);
   KernelEnvironment::note_all();
   call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
-}
-
-// PyTorch's own refusal of a typed pointer to data that is not there.
-bool asked_for_data(const c10::Error& error) {
-  return std::string_view(error.what_without_backtrace()).find("its data is not allocated yet") !=
-      std::string_view::npos;
-}
-
-// A kernel that was not compiled for a dtype: the real operator refuses it in the same words, and Python's kernel would
-// let it pass.
-bool refuses_dtype(const c10::Error& error) {
-  return std::string_view(error.what_without_backtrace()).find("\" not implemented for '") != std::string_view::npos;
 }
 
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
@@ -178,10 +156,10 @@ void call_composite(Call& call, c10::DispatchKey key) {
   } catch (const FakeTensorError&) {
   } catch (const c10::NotImplementedError& error) {
     if (refuses_dtype(error)) {
-      throw;
+      throw;  // as the real operator does; Python's kernel would let it pass
     }
   } catch (const c10::Error& error) {
-    if (!asked_for_data(error)) {
+    if (!asks_for_data(error)) {
       throw;
     }
   }
@@ -262,6 +240,16 @@ bool answer_with_known_value(const Call& call) {
 
 }  // namespace
 
+std::optional<c10::DispatchKey> find_composite_key(const c10::OperatorHandle& op) {
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(key)) {
+      return key;
+    }
+  }
+  return std::nullopt;
+}
+
 bool must_decompose(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
@@ -284,7 +272,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   try {
     lending_devices(call, [&] { run_kernel(call); });
   } catch (const c10::Error& error) {
-    if (!asked_for_data(error)) {
+    if (!asks_for_data(error)) {
       throw;
     }
     raise(

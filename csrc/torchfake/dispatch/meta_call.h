@@ -25,6 +25,9 @@ void nested_call(Call& call);
 // Whether some kernel can answer for the operator on metadata alone.
 bool has_meta_kernel(const Call& call);
 
+// The key of the kernel that all backends of the operator share, or nothing where each has its own.
+std::optional<c10::DispatchKey> find_composite_key(const c10::OperatorHandle& op);
+
 // Whether the operator can only be run by its decomposition into others.
 bool must_decompose(const c10::OperatorHandle& op);
 

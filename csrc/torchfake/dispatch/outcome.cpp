@@ -1,6 +1,7 @@
 // Step 3 of 5: outcomes of calls, recorded and replayed.
 #include <ATen/core/List.h>
 
+#include <torchfake/core/pytorch_errors.h>
 #include <torchfake/dispatch/shape_cache.h>
 
 namespace torchfake {
@@ -236,16 +237,11 @@ std::optional<ErrorOutcome::Type> type_of(const c10::Error& error) {
   return std::nullopt;
 }
 
-// PyTorch's CPU allocator throws a plain error.
-bool ran_out_of_memory(const c10::Error& error) {
-  return std::string_view(error.what_without_backtrace()).find("can't allocate memory") != std::string_view::npos;
-}
-
 }  // namespace
 
 CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error) {
   const std::optional<ErrorOutcome::Type> type = type_of(error);
-  if (!type || ran_out_of_memory(error)) {
+  if (!type || is_out_of_memory(error)) {
     return CacheEntryPtr();
   }
   auto entry = c10::make_intrusive<CacheEntry>();

@@ -30,7 +30,7 @@ struct Attention {
 };
 
 bool needs_grad(const at::Tensor& tensor) {
-  return KernelEnvironment::grad_enabled() && tensor.requires_grad();
+  return KernelEnvironment::enabled(KernelEnvironment::kGradMode) && tensor.requires_grad();
 }
 
 bool needs_grad(const Attention& a) {
@@ -57,22 +57,24 @@ bool is_low_precision(c10::ScalarType dtype) {
 // As on an H200. Among GPUs of before that generation PyTorch would not choose it.
 bool fits_cudnn(const Attention& a) {
   const auto takes = [](int64_t size) { return size % 8 == 0 && size <= 256; };
-  return KernelEnvironment::cudnn_sdp_enabled() && fits_fused(a) && is_low_precision(a.query.scalar_type()) &&
-      a.query.size(-1) == a.key.size(-1) && takes(a.query.size(-1)) && takes(a.value.size(-1)) && a.key.size(2) > 1 &&
-      !(a.query.size(2) == 1 && a.dropout > 0) && !(a.mask && a.mask->requires_grad());
+  return KernelEnvironment::enabled(KernelEnvironment::kCudnnSdp) && fits_fused(a) &&
+      is_low_precision(a.query.scalar_type()) && a.query.size(-1) == a.key.size(-1) && takes(a.query.size(-1)) &&
+      takes(a.value.size(-1)) && a.key.size(2) > 1 && !(a.query.size(2) == 1 && a.dropout > 0) &&
+      !(a.mask && a.mask->requires_grad());
 }
 
 bool fits_flash(const Attention& a) {
-  return KernelEnvironment::flash_sdp_enabled() && fits_fused(a) && is_low_precision(a.query.scalar_type()) &&
-      !a.mask && a.query.size(-1) == a.key.size(-1) && a.query.size(-1) == a.value.size(-1) &&
-      a.query.size(-1) <= 256 && !(a.is_causal && a.query.size(2) != a.key.size(2) && a.query.size(2) > a.key.size(2));
+  return KernelEnvironment::enabled(KernelEnvironment::kFlashSdp) && fits_fused(a) &&
+      is_low_precision(a.query.scalar_type()) && !a.mask && a.query.size(-1) == a.key.size(-1) &&
+      a.query.size(-1) == a.value.size(-1) && a.query.size(-1) <= 256 &&
+      !(a.is_causal && a.query.size(2) != a.key.size(2) && a.query.size(2) > a.key.size(2));
 }
 
 bool fits_efficient(const Attention& a) {
   const c10::ScalarType dtype = a.query.scalar_type();
   const int64_t alignment = dtype == c10::kFloat ? 4 : 8;
   const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
-  return KernelEnvironment::mem_efficient_sdp_enabled() && fits_fused(a) && !a.enable_gqa &&
+  return KernelEnvironment::enabled(KernelEnvironment::kMemEfficientSdp) && fits_fused(a) && !a.enable_gqa &&
       (is_low_precision(dtype) || dtype == c10::kFloat) && aligned && a.query.size(-1) == a.key.size(-1);
 }
 

@@ -61,7 +61,9 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/core/pytorch_errors.h>
 #include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/layouts.h>
 #include <torchfake/dispatch/plain_cpu.h>
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/cudnn_recurrent.h>
@@ -103,7 +105,8 @@ bool one_hot(const Call& call) {
 // over the data.
 bool max_pool1d(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
-  if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::grad_enabled()) || self._fw_grad(0).defined()) {
+  if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::enabled(KernelEnvironment::kGradMode)) ||
+      self._fw_grad(0).defined()) {
     return false;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -137,9 +140,9 @@ bool grid_sampler(const Call& call) {
   };
   const auto is_small = [](const at::Tensor& tensor) { return tensor.numel() <= std::numeric_limits<int32_t>::max(); };
   const bool asked = call.arg(2).toInt() == 0 && call.arg(3).toInt() == 0 && call.arg(4).toBool();
-  if (!asked || !input.is_cuda() || !grid.is_cuda() || !KernelEnvironment::cudnn_enabled() || !has_dtype(input) ||
-      !has_dtype(grid) || input.numel() == 0 || grid.numel() == 0 || !is_small(input) || !is_small(grid) ||
-      input.dim() != 4 || input.size(1) > 1024) {
+  if (!asked || !input.is_cuda() || !grid.is_cuda() || !KernelEnvironment::enabled(KernelEnvironment::kCudnn) ||
+      !has_dtype(input) || !has_dtype(grid) || input.numel() == 0 || grid.numel() == 0 || !is_small(input) ||
+      !is_small(grid) || input.dim() != 4 || input.size(1) > 1024) {
     return false;
   }
   answer_with(call, at::cudnn_grid_sampler(input, grid));
@@ -358,15 +361,15 @@ bool of_data_in_memory(const Call& call) {
   } catch (const FakeTensorError&) {
     throw;
   } catch (const c10::Error& error) {
-    if (std::string_view(error.what_without_backtrace()).find("data is not allocated yet") == std::string_view::npos) {
+    if (!asks_for_data(error)) {
       throw;
     }
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
-        "it reads or writes the data of tensors through pointers, and a fake tensor holds none. Keep this call out of "
-        "the "
-        "fake run.");
+        "it reads or writes tensor data through pointers, and a fake tensor has no data. Keep this call out of the "
+        "fake "
+        "run.");
   }
   return true;
 }
@@ -406,10 +409,7 @@ bool sobol(const Call& call) {
 // Constructors of sparse tensors put one together out of dense ones without an operator of the engine's, or look first at
 // what the indices are.
 bool refuse_sparse(const Call& call) {
-  raise(
-      ErrorKind::kUnsupportedFakeTensor,
-      call.op_name(),
-      "sparse, nested and quantized tensors cannot be fake; only strided ones can.");
+  refuse_layout(call);
 }
 
 // cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks

@@ -196,7 +196,7 @@ bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geome
       spread || input.size(0) >= 16 || weight.size(-1) != 1 || weight.size(-2) != 1 || KernelEnvironment::threads() > 1;
   const bool large = g.groups > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
       input.size(0) * input.size(1) * input.size(2) * input.size(3) > 20480;
-  return KernelEnvironment::mkldnn_enabled() && is_float && worth_it && large;
+  return KernelEnvironment::enabled(KernelEnvironment::kMkldnn) && is_float && worth_it && large;
 }
 
 // A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
@@ -212,7 +212,8 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
     return at::MemoryFormat::Contiguous;
   }
   // On a GPU cuDNN alone writes channels-last.
-  if (wants && !claimed_device().is_cpu() && (is_padded_by_a_step(g) || !KernelEnvironment::cudnn_enabled())) {
+  if (wants && !claimed_device().is_cpu() &&
+      (is_padded_by_a_step(g) || !KernelEnvironment::enabled(KernelEnvironment::kCudnn))) {
     return at::MemoryFormat::Contiguous;
   }
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.

@@ -194,7 +194,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rn
 
 bool cudnn_takes(const at::Tensor& input) {
   const c10::ScalarType dtype = input.scalar_type();
-  return input.is_cuda() && input.numel() > 0 && KernelEnvironment::cudnn_enabled() &&
+  return input.is_cuda() && input.numel() > 0 && KernelEnvironment::enabled(KernelEnvironment::kCudnn) &&
       (dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf || dtype == c10::kBFloat16);
 }
 
