@@ -156,7 +156,7 @@ READ_DATA: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", READ_DATA)
 def test_a_decomposition_that_reads_data_is_refused_in_our_words(name: str) -> None:
-    with fake_mode(known_values=0), pytest.raises(UnsupportedOperatorException, match="a fake tensor holds none"):
+    with fake_mode(known_values=0), pytest.raises(UnsupportedOperatorException, match="a fake tensor has no data"):
         READ_DATA[name]()
 
 

@@ -367,9 +367,8 @@ bool of_data_in_memory(const Call& call) {
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
-        "it reads or writes tensor data through pointers, and a fake tensor has no data. Keep this call out of the "
-        "fake "
-        "run.");
+        "it reads or writes tensor data through pointers, and a fake tensor has no data. Keep this call out of "
+        "the fake run.");
   }
   return true;
 }
