@@ -5,9 +5,9 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 
-#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/core/fake_tensor_impl.h>
-#include <torchfake/dispatch/known_values.h>
+#include <torchfake/values/known_values.h>
 
 #include <mutex>
 

@@ -1,7 +1,7 @@
 // The shape cache: what it holds, and its switches.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torchfake/dispatch/shape_cache.h>
+#include <torchfake/cache/shape_cache.h>
 
 #include "bindings.h"
 

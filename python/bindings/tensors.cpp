@@ -3,10 +3,10 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/convert/converter.h>
-#include <torchfake/convert/to_fake.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/native_table.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/values/known_values.h>
+#include <torchfake/rules/native_table.h>
+#include <torchfake/core/plain_cpu.h>
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/torchfake.h>
 
@@ -24,7 +24,7 @@ bool is_plain_fake(const at::Tensor& tensor) {
 }
 
 // Whether the values of a fake are known, however many they are.
-bool is_known(const at::Tensor& tensor) {
+bool has_known_values(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
   return fake != nullptr && is_in_memory(*fake);
 }
@@ -96,7 +96,7 @@ void bind_tensors(pybind11::module_& module) {
   namespace py = pybind11;
   module.def("is_fake", &is_fake, py::arg("tensor"));
   module.def("is_plain_fake", &is_plain_fake, py::arg("tensor"));
-  module.def("is_known", &is_known, py::arg("fake"));
+  module.def("is_known", &has_known_values, py::arg("fake"));
   module.def(
       "flatten_weights",
       torch::wrap_pybind_function(
@@ -123,6 +123,16 @@ void bind_tensors(pybind11::module_& module) {
       py::arg("storage"),
       py::arg("nbytes"),
       py::arg("device"));
+  module.def(
+      "resize_storage",
+      torch::wrap_pybind_function([](const c10::Storage& storage, size_t nbytes) {
+        require_fake(storage, "resize_storage");
+        TORCH_CHECK_VALUE(
+            nbytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max()), "resize_storage: too many bytes");
+        resize_storage(storage.unsafeGetStorageImpl(), nbytes);
+      }),
+      py::arg("storage"),
+      py::arg("nbytes"));
   module.def("forget_values", &forget_values_of, py::arg("tensor"));
   module.def(
       "forget_values",

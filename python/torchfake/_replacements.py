@@ -118,7 +118,13 @@ _STORAGES = (
             When.IN_MODE_OR_GIVEN_META_STORAGE,
             "A write that no operator sees: what is known of the values ends.",
         )
-        for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_", "resize_")
+        for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_")
+    ),
+    Patch(
+        "torch.storage:UntypedStorage.resize_",
+        _storages.resize_,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "Memory that is taken or given back without an operator.",
     ),
     Patch(
         "torch.storage:TypedStorage._setitem",

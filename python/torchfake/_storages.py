@@ -98,6 +98,16 @@ def write(original: Callable[..., Any], self: UntypedStorage, *args: Any, **kwar
     return original(self, *args, **kwargs)
 
 
+def resize_(original: Callable[..., Any], self: UntypedStorage, size: Any) -> Any:
+    """The memory of a fake gets another size, which the mode's observer hears of and may refuse."""
+    if not _claims(self):
+        return write(original, self, size)
+    if int(size) < 0:
+        return original(self, size)  # which says what is wrong
+    _C.resize_storage(self, int(size))
+    return self
+
+
 def set_item(original: Callable[..., None], self: TypedStorage, index: Any, value: Any) -> None:
     # The original writes through a tensor on the device of the storage.
     if not _claims(self):

@@ -1,6 +1,7 @@
 // What stands behind a fake: no data, and an observer who hears of every storage.
 #include <torchfake/core/fake_storage.h>
 
+#include <limits>
 #include <map>
 
 #include "testing.h"
@@ -11,13 +12,17 @@ namespace {
 
 class Ledger final : public StorageObserver {
  public:
-  void on_alloc(const void* id, c10::Device device, size_t nbytes) noexcept override {
-    live[id] = nbytes;
-    allocated[device.str()] += nbytes;
+  void on_alloc(const Allocation& allocation) override {
+    check_room(allocation.nbytes);
+    live[allocation.id] = allocation.nbytes;
+    allocated[allocation.device.str()] += allocation.nbytes;
+    operators.emplace_back(allocation.op);
   }
-  void on_resize(const void* id, c10::Device /*device*/, size_t old_nbytes, size_t nbytes) noexcept override {
-    resized_right &= live[id] == old_nbytes;
-    live[id] = nbytes;
+  void on_resize(const Allocation& allocation, size_t old_nbytes) override {
+    resized_right &= live[allocation.id] == old_nbytes;
+    check_room(allocation.nbytes);
+    live[allocation.id] = allocation.nbytes;
+    operators.emplace_back(allocation.op);
     ++resizes;
   }
   void on_free(const void* id, c10::Device /*device*/, size_t nbytes) noexcept override {
@@ -25,6 +30,12 @@ class Ledger final : public StorageObserver {
     live.erase(id);
   }
 
+  void check_room(size_t nbytes) const {
+    TORCH_CHECK_WITH(OutOfMemoryError, nbytes <= largest, "out of claimed memory: ", nbytes, " bytes");
+  }
+
+  size_t largest = std::numeric_limits<size_t>::max();
+  std::vector<std::string> operators;
   std::map<const void*, size_t> live;
   std::map<std::string, size_t> allocated;
   int resizes = 0;
@@ -79,6 +90,62 @@ TEST(StorageObserver, HearsOfAResize) {
   x.reset();
   EXPECT_TRUE(ledger->live.empty());
   EXPECT_TRUE(ledger->freed_right);
+}
+
+TEST(StorageObserver, LearnsTheOperatorOnAMissAndOnAHit) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor x = torch::empty({3, 7}, on(kCuda0));
+  ledger->operators.clear();
+  for (int i = 0; i < 3; ++i) {
+    x.exp();
+  }
+  EXPECT_EQ(ledger->operators, std::vector<std::string>(3, "aten::exp"));
+}
+
+TEST(StorageObserver, MayRefuseWhatAnOperatorReturns) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor x = torch::empty({5, 7}, on(kCuda0));
+  const size_t before = ledger->live.size();
+  for (int i = 0; i < 3; ++i) {  // a miss, a hit of the shared table, a hit of the thread's
+    ledger->largest = 4;
+    EXPECT_THROW(x.exp(), c10::OutOfMemoryError);
+    EXPECT_EQ(ledger->live.size(), before);
+    ledger->largest = 1024;
+    x.exp();
+  }
+}
+
+TEST(StorageObserver, RefusesAResizeBeforeAnythingChanges) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor a = torch::empty({40}, on(kCuda0));
+  for (int i = 0; i < 3; ++i) {
+    at::Tensor out = torch::empty({2}, on(kCuda0));
+    ledger->largest = 16;
+    EXPECT_THROW(at::exp_out(out, a), c10::OutOfMemoryError);
+    EXPECT_THROW(out.resize_({40}), c10::OutOfMemoryError);
+    EXPECT_EQ(out.sizes(), c10::IntArrayRef({2}));
+    EXPECT_EQ(out.storage().nbytes(), 8);
+    EXPECT_EQ(ledger->live.at(storage_context(out.storage().unsafeGetStorageImpl())), 8);
+    ledger->largest = 1024;
+    at::exp_out(out, a);
+    EXPECT_EQ(out.sizes(), c10::IntArrayRef({40}));
+  }
+}
+
+TEST(StorageObserver, HearsOfAStorageThatIsResizedWithoutAnOperator) {
+  const auto ledger = std::make_shared<Ledger>();
+  FakeMode mode(FakeModeOptions{.storage_observer = ledger});
+  const at::Tensor x = torch::empty({16}, on(kCuda0));
+  c10::StorageImpl* storage = x.storage().unsafeGetStorageImpl();
+  resize_storage(storage, 0);
+  EXPECT_EQ(ledger->live.at(storage_context(storage)), 0);
+  ledger->largest = 32;
+  EXPECT_THROW(resize_storage(storage, 64), c10::OutOfMemoryError);
+  EXPECT_EQ(storage->nbytes(), 0);
+  EXPECT_TRUE(ledger->resized_right);
 }
 
 TEST(StorageObserver, OutlivesTheModeAsLongAsItsStoragesDo) {

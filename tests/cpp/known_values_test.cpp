@@ -1,5 +1,5 @@
 // Known values: what follows from small constants answers truly, and nothing else does.
-#include <torchfake/dispatch/known_values.h>
+#include <torchfake/values/known_values.h>
 
 #include "testing.h"
 

@@ -1,4 +1,5 @@
 // The recorder: it hears of every operator that a mode has answered.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <stdexcept>
@@ -68,6 +69,37 @@ TEST(OpRecorder, FailsTheCallByThrowing) {
   const at::Tensor x = torch::empty({3, 3}, on(kCuda0));
   EXPECT_THROW(x.mm(x), std::runtime_error);
   EXPECT_NO_THROW(x + x);
+}
+
+TEST(OpRecorder, HearsOfConstantsThatEnterTheMode) {
+  const auto tape = std::make_shared<Tape>();
+  const at::Tensor real = torch::ones({2});
+  FakeMode mode(FakeModeOptions{.recorder = tape});
+  const at::Tensor fake = at::lift_fresh(real);
+  EXPECT_EQ(tape->names, std::vector<std::string>{"aten::lift_fresh"});
+  EXPECT_TRUE(tape->last_arguments[0].toTensor().is_same(real));
+  EXPECT_TRUE(tape->last_outputs[0].toTensor().is_alias_of(fake));
+}
+
+TEST(OpRecorder, HearsOfWritesToAnArgument) {
+  const auto tape = std::make_shared<Tape>();
+  FakeMode mode(FakeModeOptions{.recorder = tape});
+  at::Tensor x = torch::zeros({2});
+  x.add_(1);
+  EXPECT_EQ(tape->names.back(), "aten::add_");
+  EXPECT_TRUE(tape->last_outputs[0].toTensor().is_alias_of(x));
+}
+
+// Where autocast casts, the rule of trace answers with a sum over the diagonal.
+TEST(OpRecorder, HearsNothingOfWhatARuleCalls) {
+  const auto tape = std::make_shared<Tape>();
+  FakeMode mode(FakeModeOptions{.recorder = tape});
+  const at::Tensor x = torch::empty({3, 3}, on(kCuda0).dtype(at::kHalf));
+  tape->names.clear();
+  at::autocast::set_autocast_enabled(at::kCUDA, true);
+  x.trace();
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  EXPECT_EQ(tape->names, std::vector<std::string>{"aten::trace"});
 }
 
 }  // namespace torchfake::testing

@@ -1,6 +1,6 @@
 // Facts about operators: those of the definition that holds now, however many there are.
 #include <torch/library.h>
-#include <torchfake/dispatch/op_traits.h>
+#include <torchfake/core/op_traits.h>
 
 #include "testing.h"
 

@@ -1,7 +1,7 @@
-// Errors that the cache keeps, and those that it must not.
+// What the cache keeps of a call: errors, and memory that a kernel takes on the side.
 #include "testing.h"
 
-#include <torchfake/dispatch/shape_cache.h>
+#include <torchfake/cache/shape_cache.h>
 
 namespace torchfake::testing {
 
@@ -38,6 +38,35 @@ TEST(ErrorOutcome, IsNoneOfAnErrorThatMayNotComeAgain) {
 TEST(ErrorOutcome, IsNoneOfAnErrorOfAnotherType) {
   EXPECT_FALSE(entry_of<c10::DistError>("rank 3 left"));
   EXPECT_FALSE(entry_of<c10::SyntaxError>("no"));
+}
+
+namespace {
+
+class Total final : public StorageObserver {
+ public:
+  void on_alloc(const Allocation& allocation) override {
+    allocated += allocation.nbytes;
+  }
+  void on_resize(const Allocation& /*allocation*/, size_t /*old_nbytes*/) override {}
+  void on_free(const void* /*id*/, c10::Device /*device*/, size_t nbytes) noexcept override {
+    freed += nbytes;
+  }
+  size_t allocated = 0;
+  size_t freed = 0;
+};
+
+}  // namespace
+
+TEST(Outcome, IsAppliedWithWhatItsKernelTakesOnTheSide) {
+  const auto total = std::make_shared<Total>();
+  const FakeMode mode(FakeModeOptions{.storage_observer = total});
+  Outcome outcome;
+  EXPECT_FALSE(has_effects(outcome));
+  outcome.allocations = {{kCuda0, 512}, {kCuda0, 1024}};
+  EXPECT_TRUE(has_effects(outcome));
+  apply(outcome, {}, mode.state());
+  EXPECT_EQ(total->allocated, 1536);
+  EXPECT_EQ(total->freed, 1536);
 }
 
 }  // namespace torchfake::testing

@@ -1,5 +1,5 @@
 // Unboxed calls: the key made from C++ arguments is the one made from boxes, and only plain hits go this way.
-#include <torchfake/dispatch/shape_cache.h>
+#include <torchfake/cache/shape_cache.h>
 #include <torchfake/dispatch/unboxed_call.h>
 
 #include <thread>

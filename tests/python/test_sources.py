@@ -42,3 +42,34 @@ def test_a_comment_reads_nothing(tmp_path: Path) -> None:
     source = tmp_path / "rule.cpp"
     source.write_text("int x = 0;  // not at::get_num_threads()\n")
     assert check("check_global_state.py", source).returncode == 0
+
+
+def test_folders_include_in_one_direction_and_name_no_operator_below_rules() -> None:
+    result = check("check_includes.py")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("folder", "line"),
+    [
+        ("core", "#include <torchfake/dispatch/call.h>"),
+        ("cache", "#include <torchfake/values/known_values.h>"),
+        ("dispatch", "#include <torchfake/rules/rules.h>"),
+        ("rules", "#include <torchfake/devices/absent_devices.h>"),
+        ("dispatch", '  if (call.traits.name == "aten::add") {'),
+        ("values", 'constexpr std::string_view kName = "aten::mm";'),
+        ("elsewhere", "int x = 0;"),
+    ],
+)
+def test_an_include_or_a_name_in_the_wrong_folder_is_found(tmp_path: Path, folder: str, line: str) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "file.cpp").write_text(f"{line}\n")
+    result = check("check_includes.py", tmp_path)
+    assert result.returncode == 1
+    assert f"{tmp_path}/{folder}/file.cpp:1: " in result.stdout
+
+
+def test_includes_of_lower_folders_and_names_in_rules_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "file.cpp").write_text('#include <torchfake/core/call.h>\nauto name = "aten::add";\n')
+    assert check("check_includes.py", tmp_path).returncode == 0

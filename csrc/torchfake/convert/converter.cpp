@@ -12,10 +12,11 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
-#include <torchfake/convert/to_fake.h>
-#include <torchfake/convert/weak_memo.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/scoped.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/core/weak_memo.h>
+#include <torchfake/dispatch/admission.h>
 
 namespace torchfake {
 
@@ -188,5 +189,11 @@ at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, cons
   }
   return remember_first(meta, fake);
 }
+
+namespace {
+
+[[maybe_unused]] const bool g_is_set = (set_converter(&from_tensor), true);
+
+}  // namespace
 
 }  // namespace torchfake

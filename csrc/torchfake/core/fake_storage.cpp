@@ -66,8 +66,8 @@ void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<
   if (C10_UNLIKELY(observer != nullptr)) {
     StorageContext* context = ensure_context(storage, device);
     if (!context->observer) {
+      observer->on_alloc(allocation_of(context, device, context->nbytes));
       context->observer = observer;
-      observer->on_alloc(context, device, context->nbytes);
     }
   }
 }
@@ -121,11 +121,11 @@ c10::DataPtr StorageContext::allocate(size_t new_nbytes) {
   if (storage_context(storage) != this) {
     return ClaimedMemory::allocate(new_nbytes);  // the storages of two fakes were swapped
   }
-  forget_known_bytes(storage);
-  const size_t old_nbytes = std::exchange(nbytes, new_nbytes);
   if (observer) {
-    observer->on_resize(this, device(), old_nbytes, new_nbytes);
+    observer->on_resize(allocation_of(this, device(), new_nbytes), nbytes);
   }
+  forget_known_bytes(storage);
+  nbytes = new_nbytes;
   storage->_mutable_data_ptr_no_checks().release_context();
   return data_with_context(nullptr, this);
 }
@@ -224,12 +224,20 @@ void note_resize(c10::StorageImpl* storage) {
   if (context == nullptr || context->nbytes == storage->nbytes()) {
     return;
   }
-  const size_t old_nbytes = context->nbytes;
-  context->nbytes = storage->nbytes();
-  forget_known_bytes(storage);
-  if (context->observer) {
-    context->observer->on_resize(context, context->device(), old_nbytes, context->nbytes);
+  const size_t nbytes = storage->nbytes();
+  storage->set_nbytes(context->nbytes);
+  resize_storage(storage, nbytes);
+}
+
+void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
+  if (StorageContext* context = storage_context(storage)) {
+    if (context->observer) {
+      context->observer->on_resize(allocation_of(context, context->device(), nbytes), context->nbytes);
+    }
+    context->nbytes = nbytes;
+    forget_known_bytes(storage);
   }
+  storage->set_nbytes(nbytes);
 }
 
 }  // namespace torchfake

@@ -5,23 +5,15 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
+
+#include <torchfake/core/allocation.h>
 
 #include <memory>
 #include <optional>
 
 namespace torchfake {
-
-// Hears of every fake storage of a mode: the seam on which a memory model is built. Called on the thread that creates,
-// resizes or drops the storage; must not throw and must not run tensor operators.
-class StorageObserver {
- public:
-  virtual ~StorageObserver() = default;
-  // `id` names the storage until on_free(id).
-  virtual void on_alloc(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
-  virtual void on_resize(const void* id, c10::Device device, size_t old_nbytes, size_t nbytes) noexcept = 0;
-  virtual void on_free(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
-};
 
 // The values of a storage that repeats few of them. See Note [Repeated values].
 struct RepeatedBytes {
@@ -83,7 +75,7 @@ void delete_storage_context(void* context);
 // The real bytes that stand behind all fakes of the process.
 size_t known_bytes_in_use();
 
-// A new storage of a fake on `device`.
+// A new storage of a fake on `device`. Throws what the observer throws.
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
 
 // The same, watched by whoever watches `storage`, another of a fake.
@@ -94,6 +86,11 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
 
 // The device that the fakes of `storage` claim; nothing where it is no storage of fakes. Its DataPtr says `meta`.
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage);
+
+// The storage of a tensor, or null.
+inline c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
+  return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
 
 // The context of a fake storage, or null. Also null where somebody gave the storage data of their own.
 inline StorageContext* storage_context(c10::StorageImpl* storage) {
@@ -146,7 +143,11 @@ void complete_known_bytes(c10::StorageImpl* storage);
 void forget_known_bytes(c10::StorageImpl* storage);
 
 // To be called after an operator may have changed the size of `storage`: tells the observer, and forgets known bytes
-// that no longer cover the storage.
+// that no longer cover the storage. Throws what the observer throws, and puts the old size back.
 void note_resize(c10::StorageImpl* storage);
+
+// Gives a fake storage another size, as untyped_storage().resize_() does. Throws what the observer throws, having changed
+// nothing.
+void resize_storage(c10::StorageImpl* storage, size_t nbytes);
 
 }  // namespace torchfake

@@ -214,7 +214,7 @@ at::Tensor make_fake(
     c10::Storage storage,
     c10::DispatchKeySet key_set,
     caffe2::TypeMeta dtype,
-    const TensorGeometry& geometry,
+    const GeometryRef& geometry,
     c10::Device device,
     const ModePtr& mode) {
   auto impl = c10::make_intrusive<FakeTensorImpl>(std::move(storage), key_set, dtype, device, mode);

@@ -6,34 +6,11 @@
 
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
+#include <torchfake/core/geometry.h>
 #include <torchfake/core/recycled.h>
 #include <torchfake/core/value_memos.h>
 
 namespace torchfake {
-
-// Sizes and strides with all that PyTorch works out from them, so that a tensor can be given them by copying.
-struct FakeGeometry {
-  c10::impl::SizesAndStrides sizes_and_strides;
-  int64_t storage_offset = 0;
-  int64_t numel = 0;
-  bool is_contiguous = true;
-  bool is_channels_last = false;
-  bool is_channels_last_contiguous = false;
-  bool is_channels_last_3d = false;
-  bool is_channels_last_3d_contiguous = false;
-  bool is_non_overlapping_and_dense = true;
-
-  c10::IntArrayRef sizes() const {
-    return sizes_and_strides.sizes_arrayref();
-  }
-  c10::IntArrayRef strides() const {
-    return sizes_and_strides.strides_arrayref();
-  }
-  // By the numbers: SizesAndStrides compares what lies behind them too.
-  bool operator==(const FakeGeometry& other) const {
-    return sizes() == other.sizes() && strides() == other.strides() && storage_offset == other.storage_offset;
-  }
-};
 
 class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorImpl> {
  public:
@@ -128,18 +105,12 @@ c10::DeviceType last_claimed_accelerator();
 // One more than the highest index that a fake of this process has claimed of any device.
 c10::DeviceIndex claimed_device_count();
 
-struct TensorGeometry {
-  c10::IntArrayRef sizes;
-  c10::IntArrayRef strides;
-  int64_t storage_offset = 0;
-};
-
 // A fake with its own key set over a storage that fakes already use (or that adopt_storage was called on).
 at::Tensor make_fake(
     c10::Storage storage,
     c10::DispatchKeySet key_set,
     caffe2::TypeMeta dtype,
-    const TensorGeometry& geometry,
+    const GeometryRef& geometry,
     c10::Device device,
     const ModePtr& mode);
 

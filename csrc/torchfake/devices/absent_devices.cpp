@@ -7,9 +7,8 @@
 
 #include <torchfake/core/activation.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/core/fake_tensor_impl.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/op_traits.h>
+#include <torchfake/values/known_values.h>
 
 #include <array>
 #include <atomic>
@@ -192,14 +191,9 @@ using GuardSlots = std::array<const c10::impl::DeviceGuardImplInterface*, kDevic
 std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
 // torch.tensor([x, 2]) reads the numbers among its elements with the engine switched off; a fake may be one of them.
-bool answer_with_known_value(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (op.operator_name().name != "aten::_local_scalar_dense") {
-    return false;
-  }
-  const at::Tensor number = torch::jit::pop(*stack).toTensor();
-  const FakeTensorImpl* fake = as_fake(number);
-  const std::optional<at::Tensor> known = fake == nullptr ? std::nullopt : known_tensor(*fake, 1);
-  if (!known) {
+c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
+  const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake);
+  if (!value) {
     at_the_boundary([] {
       raise(
           ErrorKind::kDataDependentOutput,
@@ -207,14 +201,14 @@ bool answer_with_known_value(const c10::OperatorHandle& op, torch::jit::Stack* s
           "the result is a value, and this fake tensor holds none.");
     });
   }
-  PlainCpu plain;
-  stack->emplace_back(known->item());
-  return true;
+  return *value;
 }
 
 // The last kernel of a backend that is not there: a real operator asked for it.
 void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (answer_with_known_value(op, stack)) {
+  if (OpTraits::of(op).returns_item) {
+    const at::Tensor number = torch::jit::pop(*stack).toTensor();
+    stack->emplace_back(read_fake_number(as_fake(number)));
     return;
   }
   const c10::DispatchKey key =
@@ -228,13 +222,10 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
 
 // The same where real operators keep the dispatcher's own error, for the one operator that has to answer.
 at::Scalar read_number(const at::Tensor& number) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_local_scalar_dense", "");
-  torch::jit::Stack stack{number};
   if (as_fake(number) == nullptr) {
     refuse_device(number.device().type());
   }
-  answer_with_known_value(op, &stack);
-  return torch::jit::pop(stack).toScalar();
+  return read_fake_number(as_fake(number));
 }
 
 // Whether a PyTorch built with CUDA (or ROCm) finds a GPU here. Looks at the device files instead of asking the driver:

@@ -1,16 +1,20 @@
-// Before step 1: which tensors a call may have, and what becomes of real ones.
+// Admission: whose call it is, and what becomes of real tensors among its arguments.
 #include <torchfake/dispatch/admission.h>
 
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <torchfake/convert/converter.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
+#include <torchfake/dispatch/meta_call.h>
+#include <torchfake/values/known_values.h>
+
+#include <atomic>
 
 namespace torchfake {
 
 namespace {
+
+std::atomic<Converter> g_converter{nullptr};
 
 RealTensors rule_for_real_tensors(const ModePtr& mode) {
   return real_tensors_override().value_or(mode->options.real_tensors);
@@ -54,7 +58,7 @@ void admit_numbers(Call& call, const ModePtr& mode) {
     }
     const at::Tensor real = tensor_of(tensor);
     const bool number = real.is_cpu() && real.dim() == 0;
-    const bool moved = !call.has_fake() && call.traits.name == "aten::_to_copy";
+    const bool moved = !call.has_fake() && call.traits.converts;
     if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
       refuse(call, tensor, real, mode);
     }
@@ -72,12 +76,11 @@ void convert_all(Call& call, const ModePtr& mode) {
     if (tensor.is_written && call.op.hasTag(at::Tag::inplace_view)) {
       refuse(call, tensor, real, mode);  // the change of its sizes would be lost
     }
-    call.replace(tensor, from_tensor(real, mode));
+    call.replace(tensor, g_converter.load(std::memory_order_acquire)(real, mode));
   }
 }
 
-}  // namespace
-
+// Whether the call has tensors, and all of them are Python numbers.
 bool has_numbers_alone(const Call& call) {
   if (call.tensors().empty() || call.traits.mutates) {
     return false;
@@ -92,7 +95,7 @@ bool has_numbers_alone(const Call& call) {
 
 // PyTorch's own FakeTensors are made around a meta tensor, by detaching it first.
 bool makes_fake_of_pytorch(const Call& call) {
-  return call.traits.name == "aten::detach" && call.tensors().front().impl->is_meta();
+  return call.traits.detaches && call.tensors().front().impl->is_meta();
 }
 
 // Things made from nothing become fake, real tensors stay real among themselves.
@@ -110,27 +113,9 @@ bool stays_real(const Call& call, const ModePtr& mode) {
     return false;
   }
   // real.to("cuda") where there is no such device can only be meant for a fake.
-  const bool moves = call.traits.name == "aten::_to_copy" && call.device_arg() && !call.device_arg()->is_cpu() &&
+  const bool moves = call.traits.converts && call.device_arg() && !call.device_arg()->is_cpu() &&
       !call.device_arg()->is_meta() && mode->options.fake_cuda;
   return !moves;
-}
-
-void admit_real_tensors(Call& call, const ModePtr& mode) {
-  switch (rule_for_real_tensors(mode)) {
-    case RealTensors::kAmongThemselves:
-      admit_numbers(call, mode);
-      break;
-    case RealTensors::kConverted:
-      convert_all(call, mode);
-      break;
-    case RealTensors::kRefused:
-      for (const TensorArg& tensor : call.tensors()) {
-        if (tensor.fake == nullptr && !tensor.impl->is_wrapped_number()) {
-          refuse(call, tensor, tensor_of(tensor), mode);
-        }
-      }
-  }
-  call.rescan();
 }
 
 void refuse_other_modes(const Call& call) {
@@ -154,6 +139,75 @@ void refuse_other_modes(const Call& call) {
               "from_tensor."));
     }
   }
+}
+
+// Whether elements of its lists are on several devices: they are handled one by one then, for real too. A scalar beside
+// the lists goes along with any device.
+bool lists_several_devices(const Call& call) {
+  const FakeTensorImpl* first = nullptr;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (tensor.fake == nullptr || call.traits.args[tensor.arg].kind != ArgKind::kTensorList) {
+      continue;
+    }
+    if (first != nullptr && tensor.fake->claimed_device() != first->claimed_device()) {
+      return true;
+    }
+    first = tensor.fake;
+  }
+  return false;
+}
+
+Route route_without_fakes(const Call& call, const ModePtr& mode) {
+  if (call.traits.lift != Lift::kNo) {
+    return Route::kLift;
+  }
+  if (has_numbers_alone(call)) {
+    return Route::kNumbers;
+  }
+  return stays_real(call, mode) ? Route::kReal : Route::kFake;
+}
+
+}  // namespace
+
+Route find_route(const Call& call, const ModePtr& mode) {
+  if (C10_UNLIKELY(exclusive_modes_exist())) {
+    refuse_other_modes(call);
+  }
+  if (C10_UNLIKELY(!call.has_fake())) {
+    const Route route = route_without_fakes(call, mode);
+    if (route != Route::kFake) {
+      return route;
+    }
+  }
+  if (C10_UNLIKELY(call.traits.is_composite) && must_decompose(call.op)) {
+    return Route::kDecomposed;
+  }
+  if (C10_UNLIKELY(call.traits.is_foreach) && lists_several_devices(call)) {
+    return Route::kOneByOne;
+  }
+  return Route::kFake;
+}
+
+void set_converter(Converter converter) {
+  g_converter.store(converter, std::memory_order_release);
+}
+
+void admit_real_tensors(Call& call, const ModePtr& mode) {
+  switch (rule_for_real_tensors(mode)) {
+    case RealTensors::kAmongThemselves:
+      admit_numbers(call, mode);
+      break;
+    case RealTensors::kConverted:
+      convert_all(call, mode);
+      break;
+    case RealTensors::kRefused:
+      for (const TensorArg& tensor : call.tensors()) {
+        if (tensor.fake == nullptr && !tensor.impl->is_wrapped_number()) {
+          refuse(call, tensor, tensor_of(tensor), mode);
+        }
+      }
+  }
+  call.rescan();
 }
 
 }  // namespace torchfake

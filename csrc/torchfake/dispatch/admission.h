@@ -1,23 +1,31 @@
-// Before step 1: which tensors a call may have, and what becomes of real ones.
+// Admission: whose call it is, and what becomes of real tensors among its arguments.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 
-// Whether a call without fakes has tensors that are all Python numbers: torch.add(1, 2).
-bool has_numbers_alone(const Call& call);
+// The way a call goes.
+enum class Route : uint8_t {
+  kFake,  // the engine answers
+  kReal,  // left to the real operator
+  kLift,  // a real tensor becomes a fake with known values: torch.tensor([1, 2])
+  kNumbers,  // all tensors are Python numbers: torch.add(1, 2)
+  kDecomposed,  // into operators that come back here one by one
+  kOneByOne,  // a foreach operator on several devices: for each element of its lists
+};
 
-// Whether a call that has no fake among its arguments is left to real tensors. In a mode of RealTensors other than
-// kAmongThemselves nothing is.
-bool stays_real(const Call& call, const ModePtr& mode);
+// Throws MixedModesError for a fake of another mode than the thread's (or the first fake's), where one of the two is
+// exclusive.
+Route find_route(const Call& call, const ModePtr& mode);
 
 // Makes real tensors among the arguments fake where they may be, and throws RealTensorError, having changed nothing,
 // where they may not.
 void admit_real_tensors(Call& call, const ModePtr& mode);
 
-// Throws MixedModesError for a fake of another mode than the thread's (or the first fake's), where one of the two is
-// exclusive.
-void refuse_other_modes(const Call& call);
+// How a mode of RealTensors::kConverted makes a real tensor fake: the same fake every time. Set once, when the library is
+// loaded.
+using Converter = at::Tensor (*)(const at::Tensor& tensor, const ModePtr& mode);
+void set_converter(Converter converter);
 
 }  // namespace torchfake

@@ -1,50 +1,11 @@
-// Step 2 of 5: picks the device each fresh output claims.
+// Device: picks the device each fresh output claims.
 #include <torchfake/dispatch/device_rule.h>
 
 #include <torchfake/core/errors.h>
 
-#include <array>
-#include <string_view>
-
 namespace torchfake {
 
 namespace {
-
-// Operators whose kernels take tensors of several devices, and on purpose: what the outputs claim is the first one's.
-constexpr std::array<std::string_view, 18> kMixedDeviceOps = {
-    "aten::slice_scatter",
-    "aten::select_scatter",
-    "aten::diagonal_scatter",
-    "aten::as_strided_scatter",
-    "aten::copy_",
-    "aten::copy",
-    "aten::_copy_from",
-    "aten::_copy_from_and_resize",
-    "aten::resize_as_",
-    "aten::set_",
-    "aten::_has_compatible_shallow_copy_type",
-    "aten::is_set_to",
-    "aten::_pack_padded_sequence",
-    "aten::pin_memory",
-    "aten::_use_cudnn_ctc_loss",
-    "aten::_use_miopen_ctc_loss",
-    "aten::_ctc_loss",
-    "aten::_ctc_loss_backward",
-};
-
-// Operators that take indices from the CPU for data on any device.
-constexpr std::array<std::string_view, 5> kIndexOps = {
-    "aten::index",
-    "aten::_unsafe_index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-};
-
-template <size_t kSize>
-bool contains(const std::array<std::string_view, kSize>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool is_cpu_scalar(const FakeTensorImpl& fake) {
   return fake.claimed_device().is_cpu() && fake.dim() == 0;
@@ -65,10 +26,16 @@ bool is_cpu_scalar(const FakeTensorImpl& fake) {
           "; move one of them with .to()."));
 }
 
+// An index that may be on another device than what is indexed.
+bool is_free_index(const Call& call, const TensorArg& tensor) {
+  const DevicePolicy policy = call.traits.devices;
+  return call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
+      (policy == DevicePolicy::kIndicesFromAnywhere ||
+       (policy == DevicePolicy::kIndicesFromCpu && tensor.fake->claimed_device().is_cpu()));
+}
+
 const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceType> prefer) {
-  const std::string& name = call.traits.name;
-  const bool index_op = contains(kIndexOps, name);
-  const bool scalars_join = name != "aten::nextafter";
+  const bool scalars_join = call.traits.devices != DevicePolicy::kCommonNoScalars;
   const TensorArg* common = nullptr;
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.fake == nullptr) {
@@ -92,9 +59,7 @@ const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceTy
       common = &tensor;
       continue;
     }
-    // A write takes its indices from anywhere.
-    if (index_op && call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
-        (tensor.fake->claimed_device().is_cpu() || name.find("index_put") != name.npos)) {
+    if (is_free_index(call, tensor)) {
       continue;
     }
     if (prefer && common->fake->claimed_device().type() != tensor.fake->claimed_device().type()) {
@@ -132,7 +97,7 @@ c10::Device claimed_by_outputs(const Call& call, const ModeState& mode) {
     // zeros_like(real), in the mode: where the real one is.
     return call.tensors().empty() ? c10::Device(c10::kCPU) : call.tensors().front().impl->device();
   }
-  if (contains(kMixedDeviceOps, call.traits.name)) {
+  if (call.traits.devices == DevicePolicy::kFirst) {
     return call.tensors().front().fake != nullptr ? call.tensors().front().fake->claimed_device()
                                                   : c10::Device(c10::kCPU);
   }

@@ -1,7 +1,7 @@
-// Step 2 of 5: picks the device each fresh output claims; refuses inputs that disagree.
+// Device: picks the device each fresh output claims; refuses inputs that disagree.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

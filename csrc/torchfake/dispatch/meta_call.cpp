@@ -1,4 +1,4 @@
-// Step 4 of 5: runs the operator on metadata alone.
+// Kernel: runs the operator on metadata alone.
 #include <torchfake/dispatch/meta_call.h>
 
 #include <ATen/EmptyTensor.h>
@@ -12,8 +12,7 @@
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/core/scoped.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/values/known_values.h>
 
 #include <atomic>
 
@@ -103,7 +102,7 @@ void numbers_to_meta(Call& call) {
 // The key of the composite that answers, if one does. It is what every backend runs, and the truest answer there is.
 // Prims are the other way round: theirs calls the operator it stands for.
 std::optional<c10::DispatchKey> composite_key(const Call& call) {
-  return call.traits.native != nullptr || !call.traits.is_aten ? std::nullopt : find_composite_key(call.op);
+  return call.traits.kernel != nullptr || !call.traits.is_aten ? std::nullopt : find_composite_key(call.op);
 }
 
 // Note [Autocast inside composites]
@@ -167,9 +166,9 @@ void call_composite(Call& call, c10::DispatchKey key) {
 }
 
 void run_kernel(Call& call) {
-  if (call.traits.native != nullptr) {
+  if (call.traits.kernel != nullptr) {
     numbers_to_meta(call);
-    call.traits.native->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+    call.traits.kernel->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
   } else if (const std::optional<c10::DispatchKey> key = composite_key(call)) {
     numbers_to_meta(call);
     Scoped kind(CallContext::current()->in_python_kernel, false);
@@ -227,15 +226,15 @@ void lending_devices(Call& call, const Kernel& kernel) {
 // item() of an argument whose value is known: linspace(0, h, h) between tensors.
 bool answer_with_known_value(const Call& call) {
   const FakeTensorImpl* fake = call.tensors().size() == 1 ? call.tensors().front().fake : nullptr;
-  const std::optional<at::Tensor> known = fake == nullptr ? std::nullopt : read_values(*fake, 1);
-  if (!known || (call.traits.name != "aten::_local_scalar_dense" && call.traits.name != "aten::item")) {
+  if (!call.traits.returns_item || fake == nullptr) {
     return false;
   }
-  PlainCpu plain;
-  const at::Scalar value = known->item();
-  torch::jit::drop(*call.stack, call.num_args());
-  call.stack->emplace_back(value);
-  return true;
+  const std::optional<c10::Scalar> value = known_item(*fake);
+  if (value) {
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(*value);
+  }
+  return value.has_value();
 }
 
 }  // namespace
@@ -256,7 +255,7 @@ bool must_decompose(const c10::OperatorHandle& op) {
 }
 
 bool has_meta_kernel(const Call& call) {
-  return call.traits.native != nullptr || has_kernel_on_meta(call.op);
+  return call.traits.kernel != nullptr || has_kernel_on_meta(call.op);
 }
 
 namespace {
@@ -267,7 +266,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   InKernel in_kernel;
   Scoped claimed(context.claimed_device, device);
   c10::impl::ForceDispatchKeyGuard keys(
-      kernel_keys(/*counts_versions=*/call.traits.native != nullptr || composite_key(call)));
+      kernel_keys(/*counts_versions=*/call.traits.kernel != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
   try {
     lending_devices(call, [&] { run_kernel(call); });
@@ -341,6 +340,9 @@ void fake_impl_call(Call& call, const ModePtr& mode) {
 }
 
 void nested_call(Call& call) {
+  if (call.traits.lift != Lift::kNo) {
+    return;  // the argument is what it returns
+  }
   stop_if_cast(call);
   if (call.traits.data_dependent) {
     CallContext::current()->is_unkeyed = true;
@@ -349,7 +351,7 @@ void nested_call(Call& call) {
     }
     raise(ErrorKind::kDataDependentOutput, call.op_name(), "a kernel asked for a value, and fakes hold none.");
   }
-  if (call.traits.name == "aten::masked_select" || call.traits.name == "aten::nonzero") {
+  if (call.traits.shape_is_data) {
     raise(ErrorKind::kDynamicOutputShape, call.op_name(), "a kernel asked for values, and fakes hold none.");
   }
   if (!has_meta_kernel(call)) {
@@ -362,7 +364,7 @@ void nested_call(Call& call) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
   }
   ask_for_meta(call);
-  if (call.traits.native == nullptr && CallContext::current()->in_python_kernel) {
+  if (call.traits.kernel == nullptr && CallContext::current()->in_python_kernel) {
     // Not the composite: Python's kernel may be what it has called.
     lending_devices(call, [&] { call_on_meta_key(call); });
   } else {

@@ -1,7 +1,7 @@
-// Step 4 of 5: runs the operator on metadata alone.
+// Kernel: runs the operator on metadata alone.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

@@ -1,12 +1,12 @@
-// Step 3 of 5, before anything is boxed: a call that the cache can answer is answered from the arguments as C++ has them.
+// The hit of a call that is not boxed: answered by the cache from the arguments as C++ has them.
 #include <torchfake/dispatch/unboxed_call.h>
 
 #include <c10/core/UndefinedTensorImpl.h>
 
+#include <torchfake/cache/shape_cache.h>
 #include <torchfake/core/activation.h>
-#include <torchfake/dispatch/constants.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/shape_cache.h>
+#include <torchfake/values/constants.h>
+#include <torchfake/values/known_values.h>
 
 namespace torchfake {
 
@@ -14,7 +14,7 @@ namespace torchfake {
 // values has to know of them.
 UnboxedCall::UnboxedCall(const OpTraits& traits)
     : traits_(traits),
-      minds_values_(
+      depends_on_known_values_(
           traits.mutates ||
           (!traits.is_view && (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite))) {
   key_.add_op(traits);
@@ -31,7 +31,9 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   }
   FakeTensorImpl* fake = as_fake(tensor);
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
-  if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry() && !(minds_values_ && may_have_known_values(*fake)))) {
+  if (C10_LIKELY(
+          fake != nullptr && fake->has_plain_geometry() &&
+          !(depends_on_known_values_ && may_have_known_values(*fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {
@@ -80,7 +82,7 @@ void UnboxedCall::add(const ArgTraits& facts, const c10::List<std::optional<at::
     }
     add_tensor(facts, tensor->unsafeGetTensorImpl());
     possible_ &=
-        !tensors_.empty() && tensors_.back().fake != nullptr && !(traits_.is_index && is_mask(*tensors_.back().fake));
+        !tensors_.empty() && tensors_.back().fake != nullptr && !(traits_.is_index && is_mask(tensor->scalar_type()));
   }
 }
 
@@ -223,7 +225,7 @@ const CacheEntry* UnboxedCall::find() {
     return nullptr;
   }
   if (C10_UNLIKELY(values_follow(*entry))) {
-    if (!has_constant(*entry)) {
+    if (entry->constant.load(std::memory_order_acquire) == nullptr) {
       return nullptr;
     }
     gives_constant_ = true;
@@ -232,11 +234,19 @@ const CacheEntry* UnboxedCall::find() {
   return entry;
 }
 
+at::Tensor UnboxedCall::make(const OutputRecipe& recipe) {
+  if (C10_LIKELY((*mode_)->options.storage_observer == nullptr)) {
+    return make_output(recipe, tensors_, *mode_);
+  }
+  const AllocatingOperator op(traits_.name);
+  return make_output(recipe, tensors_, *mode_);
+}
+
 at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
   ++next_return_;
-  at::Tensor output = make_output(entry.outputs[next_output_++], tensors_, *mode_);
+  at::Tensor output = make(entry.outputs[next_output_++]);
   if (C10_UNLIKELY(gives_constant_)) {
-    give_constant(output, entry);
+    give_constant(output, *entry.constant.load(std::memory_order_acquire));
   }
   return output;
 }
@@ -246,14 +256,15 @@ std::vector<at::Tensor> UnboxedCall::next_list(const CacheEntry& entry) {
   const int32_t size = entry.returns[next_return_++];
   list.reserve(size);
   for (int32_t i = 0; i < size; ++i) {
-    list.push_back(make_output(entry.outputs[next_output_++], tensors_, *mode_));
+    list.push_back(make(entry.outputs[next_output_++]));
   }
   return list;
 }
 
 void UnboxedCall::finish(const CacheEntry& entry) {
-  if (!entry.changes.empty()) {
-    apply_changes(entry, tensors_);
+  if (has_effects(entry)) {
+    const AllocatingOperator op(traits_.name);
+    apply(entry, tensors_, *mode_);
   }
 }
 

@@ -1,4 +1,4 @@
-// Step 3 of 5, before anything is boxed: a call that the cache can answer is answered from the arguments as C++ has them.
+// The hit of a call that is not boxed: answered by the cache from the arguments as C++ has them.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -6,7 +6,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/boxing/impl/boxing.h>
 
-#include <torchfake/dispatch/cache_key.h>
+#include <torchfake/cache/cache_key.h>
 
 #include <atomic>
 #include <tuple>
@@ -14,7 +14,8 @@
 
 namespace torchfake {
 
-struct CacheEntry;  // not its header: the tables that include this one take a minute to compile
+struct CacheEntry;
+struct OutputRecipe;  // not their header: the tables that include this one take a minute to compile
 
 // Note [Unboxed calls]
 // The fallback takes its arguments in boxes: a vector of IValues, a reference counted up for every tensor, a list on
@@ -37,7 +38,7 @@ class UnboxedCall {
  public:
   explicit UnboxedCall(const OpTraits& traits);
 
-  // Whether it makes sense to go on: asked before the arguments are looked at.
+  // Cheap pre-check, called before any argument is inspected.
   static bool possible(const OpTraits& traits);
 
   void add(const ArgTraits& facts, const at::Tensor& tensor);
@@ -89,10 +90,11 @@ class UnboxedCall {
  private:
   void add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor);
   bool mode_agrees() const;
+  at::Tensor make(const OutputRecipe& recipe);
   bool values_follow(const CacheEntry& entry) const;
 
   const OpTraits& traits_;
-  const bool minds_values_;  // whether known values of its arguments matter to it
+  const bool depends_on_known_values_;  // whether known values of its arguments matter to it
   const ModePtr* mode_ = nullptr;
   bool possible_ = true;
   bool one_mode_ = true;  // of all fakes

@@ -1,4 +1,4 @@
-// Step 5 of 5: turns what a meta kernel returned into fakes.
+// Outputs: turns what a kernel returned into fakes.
 #include <torchfake/dispatch/wrap_outputs.h>
 
 #include <ATen/EmptyTensor.h>
@@ -45,7 +45,7 @@ at::Tensor wrap(
   }
   const c10::TensorImpl* impl = output.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();
-  const TensorGeometry geometry{output.sizes(), output.strides(), output.storage_offset()};
+  const GeometryRef geometry{output.sizes(), output.strides(), output.storage_offset()};
   if (const FakeTensorImpl* base = inputs.owner_of(storage.unsafeGetStorageImpl())) {
     c10::DispatchKeySet keys = (base->key_set() - kValueKeys) | (impl->key_set() & kValueKeys);
     return make_fake(storage, keys, output.dtype(), geometry, base->claimed_device(), base->mode());
@@ -56,7 +56,7 @@ at::Tensor wrap(
   adopt_storage(storage, device, mode->options.storage_observer);
   // Only one operator makes a tensor of zeros that has no storage to speak of; others may pass its key on by copying.
   c10::DispatchKeySet keys = key_set_for(device, output.scalar_type()) | (impl->key_set() & kValueKeys);
-  if (call.traits.name != "aten::_efficientzerotensor") {
+  if (!call.traits.makes_zero_tensor) {
     keys = keys.remove(c10::DispatchKey::ZeroTensor);
   }
   at::Tensor fresh = make_fake(storage, keys, output.dtype(), geometry, device, mode);
@@ -103,14 +103,14 @@ void split_shared_outputs(const Call& call, const Inputs& inputs) {
 // Memory-efficient attention hands the state of its random numbers, its third and fourth output, to its backward by way
 // of the CPU.
 c10::Device device_of_output(const Call& call, size_t output, c10::Device device) {
-  const bool is_state = call.traits.keeps_seeds_on_cpu && device.is_cuda() && output >= 2;
+  const bool is_state = call.traits.seeds_on_cpu && device.is_cuda() && output >= 2;
   return is_state ? c10::Device(c10::kCPU) : device;
 }
 
 }  // namespace
 
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode) {
-  const bool may_be_pythons = call.traits.is_builtin && call.traits.native == nullptr;
+  const bool may_be_pythons = call.traits.is_builtin && call.traits.kernel == nullptr;
   if (may_be_pythons && !call.traits.is_view && call.traits.num_returns > 1) {
     split_shared_outputs(call, inputs);
   }

@@ -1,7 +1,7 @@
-// Step 5 of 5: turns what a meta kernel returned into fakes.
+// Outputs: turns what a kernel returned into fakes.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

@@ -1,4 +1,4 @@
-// Step 4 of 5, the last resort: runs the real CPU kernel on zeros.
+// Kernel, the last resort: runs the real CPU kernel on zeros.
 #include <torchfake/dispatch/zeros_call.h>
 
 #include <ATen/EmptyTensor.h>
@@ -6,7 +6,7 @@
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/plain_cpu.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 
 namespace torchfake {

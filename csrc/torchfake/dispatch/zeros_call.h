@@ -1,7 +1,7 @@
-// Step 4 of 5, the last resort: runs the real CPU kernel on zeros, for an operator that no meta kernel answers for.
+// Kernel, the last resort: runs the real CPU kernel on zeros, for an operator that no meta kernel answers for.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

@@ -3,10 +3,11 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 
+#include <torchfake/core/plain_cpu.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 namespace torchfake {
@@ -141,11 +142,10 @@ std::optional<std::vector<OptSizes>> index_sizes(const c10::List<std::optional<a
     TORCH_CHECK_INDEX(
         dtype == c10::kLong || dtype == c10::kInt || dtype == c10::kByte || dtype == c10::kBool,
         "tensors used as indices must be long, int, byte or bool tensors");
-    const bool is_mask = dtype == c10::kByte || dtype == c10::kBool;
-    if (is_mask && index->numel() > 0) {
+    if (is_mask(dtype) && index->numel() > 0) {
       return std::nullopt;
     }
-    if (is_mask) {
+    if (is_mask(dtype)) {
       found.insert(found.end(), index->dim(), std::vector<int64_t>{0});
     } else {
       found.emplace_back(index->sizes().vec());
@@ -294,55 +294,65 @@ RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-struct Check {
-  std::string_view base;  // without the underscore of the in-place form
-  Rule rule;
-};
-
-constexpr std::array<Check, 27> kChecks = {{
-    {"_unsafe_masked_index_put_accumulate", &masked_index_put},
-    {"aminmax", &ordered},
-    {"cummax", &ordered},
-    {"cummin", &ordered},
-    {"_softmax_backward_data", &softmax_backward},
-    {"_log_softmax_backward_data", &softmax_backward},
-    {"scatter_reduce", &scatter_reduce},
-    {"gather", &through_index},
-    {"scatter", &through_index},
-    {"scatter_add", &through_index},
-    {"addmv", &addmv},
-    {"roll", &roll},
-    {"gelu", &gelu},
-    {"mm", &mm},
-    {"as_strided_copy", &within_storage<1>},
-    {"as_strided_scatter", &within_storage<2>},
-    {"addbmm", &written_once},
-    {"cumsum", &written_once},
-    {"cumprod", &written_once},
-    {"addr", &addr},
-    {"addmm", &addmm},
-    {"index_select", &index_select},
-    {"embedding", &embedding},
-    {"renorm", &renorm},
-    {"index_put", &index_put},
-    {"_index_put_impl", &index_put},
-    {"_unsafe_index_put", &index_put},
-}};
+// The values of the second argument, where they are known and the first is on the CPU, which refuses those that are not
+// there; a GPU finds out later.
+std::optional<at::Tensor> known_places(const Call& call, int64_t limit) {
+  const FakeTensorImpl* from = as_fake(call.arg(0).toTensor());
+  const FakeTensorImpl* wanted = as_fake(call.arg(1).toTensor());
+  const bool on_cpu = from != nullptr && from->claimed_device().is_cpu();
+  std::optional<at::Tensor> values = on_cpu && wanted != nullptr ? known_tensor(*wanted, limit) : std::nullopt;
+  return values && values->numel() > 0 ? values : std::nullopt;
+}
 
 }  // namespace
 
-Rule find_argument_check(std::string_view name, std::string_view /*overload*/) {
-  constexpr std::string_view kLibrary = "aten::";
-  if (name.substr(0, kLibrary.size()) != kLibrary) {
-    return nullptr;
+void check_embedding_rows(const Call& call, int64_t limit) {
+  const std::optional<at::Tensor> rows = known_places(call, limit);
+  const at::Tensor table = call.arg(0).toTensor();
+  if (!rows || table.dim() != 2) {
+    return;
   }
-  name.remove_prefix(kLibrary.size());
-  if (name.back() == '_') {
-    name.remove_suffix(1);
+  PlainCpu plain;
+  const auto [least, greatest] = rows->aminmax();
+  TORCH_CHECK_INDEX(
+      least.item().toLong() >= 0 && greatest.item().toLong() < table.size(0), "index out of range in self");
+}
+
+void check_classes(const Call& call, int64_t limit) {
+  const std::optional<at::Tensor> classes = known_places(call, limit);
+  if (!classes) {
+    return;
   }
-  const auto* found =
-      std::find_if(kChecks.begin(), kChecks.end(), [&](const Check& check) { return check.base == name; });
-  return found == kChecks.end() ? nullptr : found->rule;
+  const at::Tensor scores = call.arg(0).toTensor();
+  const int64_t count = scores.size(scores.dim() == 1 ? 0 : 1);
+  PlainCpu plain;
+  const at::Tensor counted = classes->to(c10::kLong).masked_select(classes->ne(call.arg(4).toInt()));
+  const at::Tensor outside = counted.masked_select(counted.lt(0).logical_or(counted.ge(count)));
+  TORCH_CHECK_INDEX(
+      outside.numel() == 0, "Target ", outside.numel() == 0 ? 0 : outside[0].item().toLong(), " is out of bounds.");
+}
+
+RuleList argument_checks() {
+  return {
+      {"_unsafe_masked_index_put_accumulate", &masked_index_put},
+      {"aminmax cummax cummin", &ordered},
+      {"_softmax_backward_data _log_softmax_backward_data", &softmax_backward},
+      {"scatter_reduce scatter_reduce_", &scatter_reduce},
+      {"gather scatter scatter_ scatter_add scatter_add_", &through_index},
+      {"addmv addmv_", &addmv},
+      {"roll", &roll},
+      {"gelu gelu_", &gelu},
+      {"mm", &mm},
+      {"as_strided_copy", &within_storage<1>},
+      {"as_strided_scatter", &within_storage<2>},
+      {"addbmm addbmm_ cumsum cumsum_ cumprod cumprod_", &written_once},
+      {"addr addr_", &addr},
+      {"addmm addmm_", &addmm},
+      {"index_select", &index_select},
+      {"embedding", &embedding},
+      {"renorm renorm_", &renorm},
+      {"index_put index_put_ _index_put_impl _index_put_impl_ _unsafe_index_put", &index_put},
+  };
 }
 
 }  // namespace torchfake

@@ -12,26 +12,22 @@ bool is_cast(const at::Tensor& tensor) {
   return tensor.is_cuda() && KernelEnvironment::autocast_enabled(c10::kCUDA);
 }
 
-// Whether the CPU's kernel concatenates parts of its first argument.
-bool concatenates(const Call& call) {
-  const std::string& name = call.traits.name;
-  const at::Tensor self = call.arg(0).isTensor() ? call.arg(0).toTensor() : at::Tensor();
-  if (!self.defined() || self.numel() == 0) {
-    return false;
-  }
-  if (name == "aten::roll" || name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
-    return true;
-  }
-  if (name == "aten::linalg_matrix_exp") {
+// Whether the CPU's kernel concatenates parts of its first argument, which is not empty.
+bool concatenates(const Call& call, const at::Tensor& self) {
+  const std::string_view name = call.traits.base_name();
+  if (name == "linalg_matrix_exp") {
     return self.dim() >= 2 && self.size(-1) > 1;
   }
-  if (name == "aten::unique_consecutive") {
-    return call.arg(3).isInt() && (self.dim() > 1 || call.arg(3).toInt() != 0);  // by the only one it is as by none
+  if (name == "unique_consecutive") {
+    return call.arg(3).isInt() &&
+        (self.dim() > 1 || call.arg(3).toInt() != 0);  // along the only dimension: as along none
   }
-  // It sorts both where there is much to look for, as it reckons.
-  return name == "aten::isin" && call.traits.overload == "Tensor_Tensor" &&
-      static_cast<double>(call.arg(1).toTensor().numel()) >=
-      std::floor(10 * std::pow(static_cast<double>(self.numel()), 0.145));
+  if (name == "isin") {
+    // It sorts both where it expects that to be faster.
+    return static_cast<double>(call.arg(1).toTensor().numel()) >=
+        std::floor(10 * std::pow(static_cast<double>(self.numel()), 0.145));
+  }
+  return true;
 }
 
 // trace(self) is the sum of the diagonal.
@@ -49,15 +45,16 @@ RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
 
 }  // namespace
 
-void refuse_under_autocast(const Call& call, c10::Device device) {
-  if (C10_LIKELY(!device.is_cpu() || !KernelEnvironment::autocast_enabled(c10::kCPU)) || !call.traits.is_aten ||
-      call.tensors().empty()) {
+// The CPU's kernel concatenates in a half precision that is not autocast's.
+void check_autocast_concatenation(const Call& call, c10::Device device) {
+  if (!device.is_cpu() || !KernelEnvironment::autocast_enabled(c10::kCPU)) {
     return;
   }
-  const c10::ScalarType dtype = c10::typeMetaToScalarType(call.tensors().front().impl->dtype());
+  const at::Tensor self = call.arg(0).toTensor();
+  const c10::ScalarType dtype = self.scalar_type();
   TORCH_CHECK(
       !c10::isReducedFloatingType(dtype) || dtype == KernelEnvironment::autocast_dtype(c10::kCPU) ||
-          !concatenates(call),
+          self.numel() == 0 || !concatenates(call, self),
       "Unexpected floating ScalarType in at::autocast::prioritize: ",
       call.op_name(),
       " concatenates ",
@@ -66,14 +63,11 @@ void refuse_under_autocast(const Call& call, c10::Device device) {
       KernelEnvironment::autocast_dtype(c10::kCPU));
 }
 
-Rule find_autocast_rule(std::string_view name, std::string_view overload) {
-  if (!overload.empty()) {
-    return nullptr;
-  }
-  if (name == "aten::trace") {
-    return &trace;
-  }
-  return name == "aten::linalg_matrix_exp" ? &matrix_exp : nullptr;
+RuleList autocast_rules() {
+  return {
+      {"trace.", &trace},
+      {"linalg_matrix_exp.", &matrix_exp},
+  };
 }
 
 }  // namespace torchfake

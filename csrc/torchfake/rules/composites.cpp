@@ -61,15 +61,15 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/pytorch_errors.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/layouts.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/dispatch/refusals.h>
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/kernels.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 #include <limits>
 

@@ -442,8 +442,7 @@ std::unordered_map<std::string, CpuEquivalent> make_table() {
   namespace ops = at::_ops;
   std::unordered_map<std::string, CpuEquivalent> table;
   const auto add = [&](NativeKernel kernel, std::vector<size_t> unread = {}) {
-    std::string name = kernel.name;
-    table.emplace(std::move(name), CpuEquivalent{std::move(kernel), std::move(unread)});
+    table.emplace(std::move(kernel.name), CpuEquivalent{std::move(kernel.kernel), std::move(unread)});
   };
   add(kernel<ops::_scaled_dot_product_efficient_attention, &efficient_attention>());
   add(kernel<ops::_scaled_dot_product_efficient_attention_backward, &efficient_attention_backward>(), {5, 6, 7, 8});

@@ -7,10 +7,10 @@
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
-#include <torchfake/dispatch/known_values.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 #include <limits>
 #include <numeric>

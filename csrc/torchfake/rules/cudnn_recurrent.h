@@ -1,7 +1,7 @@
 // Recurrent networks as cuDNN runs them: whole, on weights that lie in one buffer.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

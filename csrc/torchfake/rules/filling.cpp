@@ -2,6 +2,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 
+#include <torchfake/core/call.h>
 #include <torchfake/rules/forms.h>
 
 namespace torchfake {
@@ -107,10 +108,6 @@ at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& so
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-bool is_mask(const at::Tensor& index) {
-  return index.scalar_type() == c10::kBool || index.scalar_type() == c10::kByte;
-}
-
 // Each mask stands for an index along every dimension that it covers.
 void check_indices(const at::Tensor& self, const Indices& indices) {
   int64_t dims = 0;
@@ -120,7 +117,7 @@ void check_indices(const at::Tensor& self, const Indices& indices) {
       continue;
     }
     at::assert_no_overlap(self, *index);
-    if (!is_mask(*index)) {
+    if (!is_mask(index->scalar_type())) {
       ++dims;
       continue;
     }
@@ -154,7 +151,7 @@ bool fills(const Indices& indices, const at::Tensor& values, bool accumulate) {
   size_t masks = 0;
   for (const std::optional<at::Tensor>& index : indices) {
     if (index && index->defined()) {
-      masks += is_mask(*index) ? 1 : 2;
+      masks += is_mask(index->scalar_type()) ? 1 : 2;
     }
   }
   return masks == 1;

@@ -275,15 +275,12 @@ RuleResult refuse_overrideable(Call& call, const ModePtr& /*mode*/) {
 
 }  // namespace
 
-Rule find_attention_rule(std::string_view name, std::string_view overload) {
-  if (name == "aten::_fused_sdp_choice") {
-    return &fused_choice;
-  }
-  if (name.starts_with("aten::_scaled_dot_product_fused_attention_overrideable")) {
-    return &refuse_overrideable;
-  }
-  const bool reads_rows = name == "aten::_flash_attention_forward" || name == "aten::_efficient_attention_forward";
-  return reads_rows && overload.empty() ? &check_rows : nullptr;
+RuleList attention_rules() {
+  return {
+      {"_fused_sdp_choice", &fused_choice},
+      {"_scaled_dot_product_fused_attention_overrideable*", &refuse_overrideable},
+      {"_flash_attention_forward. _efficient_attention_forward.", &check_rows},
+  };
 }
 
 KernelList attention_kernels() {

@@ -9,21 +9,17 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
-#include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/plain_cpu.h>
-#include <torchfake/dispatch/repeated_values.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
+#include <torchfake/values/repeated_values.h>
 
 namespace torchfake {
 
 namespace {
-
-bool is_mask(c10::ScalarType dtype) {
-  return dtype == c10::kBool || dtype == c10::kByte;
-}
 
 [[noreturn]] void refuse_mask(const Call& call) {
   raise(
@@ -122,17 +118,12 @@ RuleResult multinomial(Call& call, const ModePtr& mode) {
 
 }  // namespace
 
-Rule find_indexing_rule(std::string_view name, std::string_view overload) {
-  if ((name == "aten::index" || name == "aten::_unsafe_index") && overload == "Tensor") {
-    return &index;
-  }
-  if (name == "aten::masked_select") {
-    return &masked_select;
-  }
-  if (name == "aten::multinomial") {
-    return &multinomial;
-  }
-  return nullptr;
+RuleList indexing_rules() {
+  return {
+      {"index.Tensor _unsafe_index.Tensor", &index},
+      {"masked_select", &masked_select},
+      {"multinomial", &multinomial},
+  };
 }
 
 }  // namespace torchfake

@@ -2,7 +2,7 @@
 // One file per family. Each is written like the operator itself and runs inside a kernel call: fakes answer `meta`.
 #pragma once
 
-#include <torchfake/dispatch/native_table.h>
+#include <torchfake/rules/native_table.h>
 
 namespace torchfake {
 

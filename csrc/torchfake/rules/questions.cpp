@@ -7,12 +7,12 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
-#include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 #include <typeinfo>
 
@@ -148,20 +148,14 @@ RuleResult nonzero(Call& call, const ModePtr& mode) {
 
 }  // namespace
 
-Rule find_question_rule(std::string_view name, std::string_view overload) {
-  if (name == "aten::equal" && overload.empty()) {
-    return &equal;
-  }
-  if (name == "aten::allclose") {
-    return &allclose;
-  }
-  if (name == "aten::_local_scalar_dense" && overload.empty()) {
-    return &local_scalar_dense;
-  }
-  if (name == "aten::_unique") {
-    return &unique;
-  }
-  return name == "aten::nonzero" && overload.empty() ? &nonzero : nullptr;
+RuleList question_rules() {
+  return {
+      {"equal.", &equal},
+      {"allclose", &allclose},
+      {"_local_scalar_dense.", &local_scalar_dense},
+      {"_unique", &unique},
+      {"nonzero.", &nonzero},
+  };
 }
 
 }  // namespace torchfake

@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/TypeProperties.h>
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 #include <algorithm>
 #include <sstream>

@@ -5,6 +5,8 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
+#include <torchfake/core/operator_facts.h>
+
 #include <array>
 #include <initializer_list>
 #include <vector>
@@ -15,8 +17,6 @@ struct FunctionSchema;
 }  // namespace c10
 
 namespace torchfake {
-
-class Call;
 
 // A set of dtypes, a bit for each.
 using DtypeSet = uint64_t;
@@ -66,13 +66,13 @@ const char* refused_dtypes_release(c10::DeviceType device, bool beside);
 // A record is of one release of PyTorch, which the message names, and other releases have more kernels. What the
 // installed release's own tables of dtypes (OpInfo) list as supported is taken out of it when building:
 // tools/record_accepted_dtypes.py.
-class DtypeRefusals {
+class DtypeRefusals final : public DtypeCheck {
  public:
   // Those of an operator, or null. The pointer lives as long as the process.
   static const DtypeRefusals* of(const c10::OperatorHandle& handle);
 
   // Throws where the kernels of `device` would, for the dtypes of the arguments.
-  void check(const Call& call, c10::Device device) const;
+  void check(const Call& call, c10::Device device) const override;
 
  private:
   struct Row {

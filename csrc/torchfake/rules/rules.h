@@ -1,18 +1,10 @@
-// Rules: what the engine knows of an operator beyond its meta kernel. One file per family of operators.
+// Rules: what happens to a call before its kernel. One file per family of operators.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
+#include <torchfake/core/dispatch_keys.h>
 
 namespace torchfake {
-
-enum class RuleResult : uint8_t {
-  kContinue,  // go on to the meta kernel, with the arguments as the rule left them
-  kAnswered,  // the outputs are on the stack, as a meta kernel would have left them
-};
-
-// Runs before the meta kernel, outside of it: its tensors are fakes that answer their claimed device. The rule of an
-// operator whose result is a value runs where that value is not known.
-using Rule = RuleResult (*)(Call& call, const ModePtr& mode);
 
 // Puts what an operator returns on the stack, in the place of its arguments.
 template <typename... Values>
@@ -22,37 +14,25 @@ RuleResult answer_with(const Call& call, Values&&... values) {
   return RuleResult::kAnswered;
 }
 
-// The rule of an operator ("aten::index"), or null.
-Rule find_rule(const OpTraits& traits);
-
-// The keys on which autograd sees a dense tensor of any device a fake may claim, and Fake, which takes over where
-// autograd is out of the way.
-inline constexpr std::array<c10::DispatchKey, 13> kDenseAutogradKeys = {
-    c10::DispatchKey::AutogradCPU,
-    c10::DispatchKey::AutogradCUDA,
-    c10::DispatchKey::AutogradXPU,
-    c10::DispatchKey::AutogradMPS,
-    c10::DispatchKey::AutogradHPU,
-    c10::DispatchKey::AutogradMTIA,
-    c10::DispatchKey::AutogradXLA,
-    c10::DispatchKey::AutogradIPU,
-    c10::DispatchKey::AutogradLazy,
-    c10::DispatchKey::AutogradMAIA,
-    c10::DispatchKey::AutogradPrivateUse1,
-    c10::DispatchKey::AutogradOther,
-    c10::DispatchKey::Fake,
+// The rule of some operators, named as in the table of operators (rules/operator_table.h).
+struct RuleRow {
+  const char* names;
+  Rule rule;
 };
+using RuleList = std::vector<RuleRow>;
 
-// Families. Each returns its rule for the operator, or null.
-Rule find_indexing_rule(std::string_view name, std::string_view overload);
-Rule find_sequence_rule(std::string_view name, std::string_view overload);
-Rule find_view_rule(std::string_view name, std::string_view overload);
-Rule find_attention_rule(std::string_view name, std::string_view overload);
-Rule find_question_rule(std::string_view name, std::string_view overload);
-Rule find_autocast_rule(std::string_view name, std::string_view overload);
-Rule find_argument_check(std::string_view name, std::string_view overload);
+// Families.
+RuleList indexing_rules();
+RuleList sequence_rules();
+RuleList view_rules();
+RuleList attention_rules();
+RuleList question_rules();
+RuleList autocast_rules();
+RuleList argument_checks();
 
-// Throws where the CPU's kernel concatenates in a half precision that is not autocast's.
-void refuse_under_autocast(const Call& call, c10::Device device);
+// Checks that the table names.
+void check_embedding_rows(const Call& call, int64_t limit);  // the rows that an embedding takes
+void check_classes(const Call& call, int64_t limit);  // the classes that a loss is told
+void check_autocast_concatenation(const Call& call, c10::Device device);
 
 }  // namespace torchfake

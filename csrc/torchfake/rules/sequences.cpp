@@ -3,10 +3,10 @@
 #include <ATen/ops/_pack_padded_sequence.h>
 #include <ATen/ops/zeros.h>
 
-#include <torchfake/convert/to_fake.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 namespace torchfake {
 
@@ -54,8 +54,8 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
 
 }  // namespace
 
-Rule find_sequence_rule(std::string_view name, std::string_view /*overload*/) {
-  return name == "aten::_pack_padded_sequence" ? &pack_padded_sequence : nullptr;
+RuleList sequence_rules() {
+  return {{"_pack_padded_sequence", &pack_padded_sequence}};
 }
 
 }  // namespace torchfake

@@ -3,8 +3,8 @@
 #include <ATen/ops/from_blob.h>
 
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/known_values.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/values/known_values.h>
 
 namespace torchfake {
 
@@ -109,29 +109,18 @@ RuleResult set_storage(Call& call, const ModePtr& mode) {
 
 }  // namespace
 
-Rule find_view_rule(std::string_view name, std::string_view overload) {
-  if ((name == "aten::as_strided" || name == "aten::as_strided_") && overload.empty()) {
-    return &as_strided;
-  }
-  if (name == "aten::set_" && overload.starts_with("source_Storage")) {
-    return &set_storage;
-  }
-  if (name == "aten::set_" && overload.starts_with("source_Tensor")) {
-    return &set_tensor;
-  }
-  if (name == "aten::set" && overload.starts_with("source_Storage")) {
-    return &refuse_copies_of_storages;
-  }
-  if (name == "aten::_new_zeros_with_same_feature_meta") {
-    return &check_batch_dims;
-  }
-  if (name == "aten::_lazy_clone" && overload.empty()) {
-    return &lazy_clone;
-  }
-  if (name == "aten::_pin_memory" && overload.empty()) {
-    return &pin_memory;
-  }
-  return nullptr;
+RuleList view_rules() {
+  return {
+      {"as_strided. as_strided_.", &as_strided},
+      {"set_.source_Storage set_.source_Storage_storage_offset", &set_storage},
+      {"set_.source_Tensor set_.source_Tensor_storage_offset", &set_tensor},
+      {"set.source_Storage set.source_Storage_out set.source_Storage_storage_offset "
+       "set.source_Storage_storage_offset_out",
+       &refuse_copies_of_storages},
+      {"_new_zeros_with_same_feature_meta", &check_batch_dims},
+      {"_lazy_clone.", &lazy_clone},
+      {"_pin_memory.", &pin_memory},
+  };
 }
 
 }  // namespace torchfake

@@ -1,11 +1,11 @@
 // Real (or meta) tensors made fake, aliases kept.
-#include <torchfake/convert/to_fake.h>
+#include <torchfake/core/to_fake.h>
 
 #include <ATen/EmptyTensor.h>
 
-#include <torchfake/convert/weak_memo.h>
 #include <torchfake/core/errors.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/weak_memo.h>
 
 namespace torchfake {
 

@@ -1,5 +1,5 @@
-// Step 3 of 5: everything the outcome of a call can depend on.
-#include <torchfake/dispatch/cache_key.h>
+// The key of a call: everything its outcome can depend on.
+#include <torchfake/cache/cache_key.h>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/flat_hash_map.h>
@@ -153,11 +153,6 @@ void CacheKey::add_int_list(c10::IntArrayRef values) {
   for (const int64_t value : values) {
     *words++ = static_cast<uint64_t>(value);
   }
-}
-
-bool is_mask(const FakeTensorImpl& index) {
-  const c10::ScalarType dtype = c10::typeMetaToScalarType(index.dtype());
-  return dtype == c10::kBool || dtype == c10::kByte;
 }
 
 namespace {
@@ -347,7 +342,7 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
         if (next->fake == nullptr) {
           return Bypass::kRealTensor;
         }
-        if (traits.is_index && is_mask(*next->fake)) {
+        if (traits.is_index && is_mask(c10::typeMetaToScalarType(next->fake->dtype()))) {
           return Bypass::kDataDependent;
         }
         add_tensor(traits, *next++);

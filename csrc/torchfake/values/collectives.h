@@ -1,7 +1,7 @@
 // Constant propagation through collectives: which values stop being known because other ranks contribute to them.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 

@@ -1,5 +1,5 @@
 // One operator call on its way through the five steps.
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 #include <ATen/core/List.h>
 #include <c10/core/UndefinedTensorImpl.h>

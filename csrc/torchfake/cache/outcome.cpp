@@ -1,31 +1,55 @@
-// Step 3 of 5: outcomes of calls, recorded and replayed.
+// Outcomes of calls: recorded after a miss, replayed on a hit.
+#include <torchfake/cache/outcome.h>
+
 #include <ATen/core/List.h>
 
 #include <torchfake/core/pytorch_errors.h>
-#include <torchfake/dispatch/shape_cache.h>
 
 namespace torchfake {
+
+CacheEntry::~CacheEntry() {
+  if (c10::StorageImpl* bytes = constant.load(std::memory_order_relaxed)) {
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(bytes);
+  }
+}
+
+size_t CacheEntry::bytes() const {
+  const c10::StorageImpl* values = constant.load(std::memory_order_relaxed);
+  return sizeof(CacheEntry) + key.size() * sizeof(uint64_t) + outputs.size() * sizeof(OutputRecipe) +
+      changes.capacity() * sizeof(InputChange) + allocations.capacity() * sizeof(SideAllocation) +
+      (error == nullptr ? 0 : sizeof(ErrorOutcome) + error->message.capacity()) +
+      (values == nullptr ? 0 : values->nbytes());
+}
+
+bool OutputRecipe::operator==(const OutputRecipe& other) const {
+  if (kind != other.kind || (kind == Kind::kView || kind == Kind::kInput ? input != other.input : false)) {
+    return false;
+  }
+  if (kind == Kind::kConstant) {
+    return constant == other.constant;
+  }
+  return device == other.device && keys == other.keys && dtype == other.dtype && geometry == other.geometry &&
+      nbytes == other.nbytes && is_wrapped_number == other.is_wrapped_number && version == other.version;
+}
+
+bool Outcome::same_as(const Outcome& other) const {
+  if ((error == nullptr) != (other.error == nullptr)) {
+    return false;
+  }
+  if (error != nullptr && (error->type != other.error->type || error->kind != other.error->kind)) {
+    return false;
+  }
+  return outputs == other.outputs && returns == other.returns && changes == other.changes &&
+      allocations == other.allocations;
+}
 
 namespace {
 
 // With more inputs than this they are looked up in a table.
 constexpr size_t kFew = 16;
 
-template <typename Array>
-c10::SmallVector<int64_t, 5> copy_of(const Array& values) {
-  return c10::SmallVector<int64_t, 5>(values.begin(), values.end());
-}
-
-size_t storage_nbytes(const c10::TensorImpl& tensor) {
-  return tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
-}
-
 uint32_t version_of(const c10::TensorImpl& tensor) {
   return tensor.version_counter().enabled() ? tensor.version_counter().current_version() : 0;
-}
-
-const c10::StorageImpl* storage_impl(const c10::TensorImpl& tensor) {
-  return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
 }  // namespace
@@ -34,13 +58,10 @@ OutcomeRecorder::OutcomeRecorder(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
     Before before;
     before.tensor = c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl);
-    before.storage = storage_impl(*tensor.impl);
+    before.storage = storage_of(*tensor.impl);
     before.is_written = tensor.is_written;
     if (tensor.is_written) {
-      before.sizes = copy_of(tensor.impl->sizes());
-      before.strides = copy_of(tensor.impl->strides());
-      before.storage_offset = tensor.impl->storage_offset();
-      before.nbytes = storage_nbytes(*tensor.impl);
+      before.geometry = Geometry(*tensor.impl);
       before.version = version_of(*tensor.impl);
       before.keys = tensor.impl->key_set();
     }
@@ -98,7 +119,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
     recipe.input = *input;
     return recipe;
   }
-  if (const std::optional<uint32_t> input = input_sharing(storage_impl(impl))) {
+  if (const std::optional<uint32_t> input = input_sharing(storage_of(impl))) {
     recipe.kind = OutputRecipe::Kind::kView;
     recipe.input = *input;
   }
@@ -108,7 +129,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   if (const FakeTensorImpl* fake = as_fake(&impl); fake != nullptr && fake->has_plain_geometry()) {
     recipe.geometry = fake->geometry();
   }
-  recipe.nbytes = storage_nbytes(impl);
+  recipe.nbytes = impl.has_storage() ? impl.unsafe_storage().nbytes() : 0;
   recipe.is_wrapped_number = impl.is_wrapped_number();
   recipe.version = recipe.kind == OutputRecipe::Kind::kFresh ? version_of(impl) : 0;
   return recipe;
@@ -126,7 +147,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     if (!before.is_written) {
       continue;
     }
-    if (storage_impl(now) != before.storage || now.key_set() != before.keys) {
+    if (storage_of(now) != before.storage || now.key_set() != before.keys) {
       reason = Bypass::kReplacedStorage;
       return CacheEntryPtr();
     }
@@ -137,26 +158,15 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
                            return b.is_written && b.storage == before.storage;
                          });
     const uint32_t version_bumps = counted ? 0 : counted_up;
-    const bool moved = now.sizes() != c10::IntArrayRef(before.sizes) ||
-        now.strides() != c10::IntArrayRef(before.strides) || now.storage_offset() != before.storage_offset ||
-        storage_nbytes(now) != before.nbytes;
+    Geometry geometry(now);
+    const bool moved = geometry != before.geometry;
     if (moved && !call.traits.reads_storage) {
       reason = Bypass::kReplacedStorage;  // the key lacks where in its storage the input was
       return CacheEntryPtr();
     }
-    if (moved) {
+    if (moved || version_bumps > 0) {
       entry->changes.push_back(
-          {static_cast<uint32_t>(i),
-           version_bumps,
-           true,
-           copy_of(now.sizes()),
-           copy_of(now.strides()),
-           now.storage_offset(),
-           storage_nbytes(now)});
-    } else if (version_bumps > 0) {
-      InputChange& change = entry->changes.emplace_back();
-      change.input = static_cast<uint32_t>(i);
-      change.version_bumps = version_bumps;
+          {static_cast<uint32_t>(i), version_bumps, moved ? std::optional(std::move(geometry)) : std::nullopt});
     }
   }
   c10::SmallVector<const c10::StorageImpl*, 4> fresh;
@@ -175,7 +185,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       return plain;
     }
     entry->largest_output = std::max(entry->largest_output, tensor.numel());
-    const c10::StorageImpl* storage = storage_impl(*tensor.unsafeGetTensorImpl());
+    const c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl());
     const bool shared = std::find(fresh.begin(), fresh.end(), storage) != fresh.end();
     fresh.push_back(storage);
     return !shared && storage != nullptr && plain;
@@ -280,22 +290,37 @@ namespace {
   TORCH_CHECK(false, error.message);
 }
 
-void apply(const InputChange& change, FakeTensorImpl& tensor) {
-  for (uint32_t i = 0; i < change.version_bumps; ++i) {
-    tensor.bump_version();
+void apply_geometry(const Geometry& geometry, FakeTensorImpl& tensor) {
+  const bool moved = tensor.sizes() != c10::IntArrayRef(geometry.sizes) ||
+      tensor.strides() != c10::IntArrayRef(geometry.strides) || tensor.storage_offset() != geometry.storage_offset;
+  if (moved) {
+    tensor.set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.storage_offset);
   }
-  if (!change.moved) {
-    return;
+}
+
+// Gives the inputs' storages their new sizes. Where one is refused, those before it get their old ones back.
+void resize_storages(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
+  c10::SmallVector<std::pair<c10::StorageImpl*, size_t>, 2> resized;
+  try {
+    for (const InputChange& change : outcome.changes) {
+      c10::StorageImpl* storage = change.geometry ? storage_of(*tensors[change.input].impl) : nullptr;
+      if (storage != nullptr && storage->nbytes() != change.geometry->nbytes) {
+        const size_t before = storage->nbytes();
+        resize_storage(storage, change.geometry->nbytes);
+        resized.emplace_back(storage, before);
+      }
+    }
+  } catch (...) {
+    for (const auto& [storage, nbytes] : resized) {
+      resize_storage(storage, nbytes);
+    }
+    throw;
   }
-  if (tensor.sizes() != c10::IntArrayRef(change.sizes) || tensor.strides() != c10::IntArrayRef(change.strides) ||
-      tensor.storage_offset() != change.storage_offset) {
-    tensor.set_sizes_and_strides(change.sizes, change.strides, change.storage_offset);
-  }
-  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage->nbytes() != change.nbytes) {
-    storage->set_nbytes(change.nbytes);
-    note_resize(storage);
-  }
+}
+
+void announce(const SideAllocation& allocation, StorageObserver& observer) {
+  observer.on_alloc(allocation_of(nullptr, allocation.device, allocation.nbytes));
+  observer.on_free(nullptr, allocation.device, allocation.nbytes);
 }
 
 }  // namespace
@@ -329,26 +354,38 @@ at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tens
   }
 }
 
-void apply_changes(const CacheEntry& entry, c10::ArrayRef<TensorArg> tensors) {
-  for (const InputChange& change : entry.changes) {
-    apply(change, *tensors[change.input].fake);
+void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
+  if (C10_UNLIKELY(mode->options.storage_observer != nullptr)) {
+    for (const SideAllocation& allocation : outcome.allocations) {
+      announce(allocation, *mode->options.storage_observer);
+    }
+  }
+  resize_storages(outcome, tensors);
+  for (const InputChange& change : outcome.changes) {
+    FakeTensorImpl& tensor = *tensors[change.input].fake;
+    for (uint32_t i = 0; i < change.version_bumps; ++i) {
+      tensor.bump_version();
+    }
+    if (change.geometry) {
+      apply_geometry(*change.geometry, tensor);
+    }
   }
 }
 
-void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
-  if (C10_UNLIKELY(entry.error != nullptr)) {
-    throw_again(*entry.error);
+void replay(const Call& call, const Outcome& outcome, const ModePtr& mode) {
+  if (C10_UNLIKELY(outcome.error != nullptr)) {
+    throw_again(*outcome.error);
   }
-  if (C10_LIKELY(entry.is_one_tensor)) {
-    at::Tensor output = make_output(entry.outputs.front(), call.tensors(), mode);
-    apply_changes(entry, call.tensors());
+  if (C10_LIKELY(outcome.is_one_tensor)) {
+    at::Tensor output = make_output(outcome.outputs.front(), call.tensors(), mode);
+    apply(outcome, call.tensors(), mode);
     torch::jit::drop(*call.stack, call.num_args());
     call.stack->emplace_back(std::move(output));
     return;
   }
   c10::SmallVector<c10::IValue, 4> outputs;
-  auto recipe = entry.outputs.begin();
-  for (const int32_t count : entry.returns) {
+  auto recipe = outcome.outputs.begin();
+  for (const int32_t count : outcome.returns) {
     if (count >= 0) {
       c10::List<at::Tensor> list;
       list.reserve(count);
@@ -362,7 +399,7 @@ void replay(const Call& call, const CacheEntry& entry, const ModePtr& mode) {
       outputs.emplace_back(make_output(*recipe++, call.tensors(), mode));
     }
   }
-  apply_changes(entry, call.tensors());
+  apply(outcome, call.tensors(), mode);
   torch::jit::drop(*call.stack, call.num_args());
   for (c10::IValue& output : outputs) {
     call.stack->push_back(std::move(output));

@@ -1,5 +1,5 @@
-// Step 4 of 5: the C++ meta kernels that PyTorch ships.
-#include <torchfake/dispatch/native_table.h>
+// The C++ meta kernels that PyTorch ships.
+#include <torchfake/rules/native_table.h>
 
 #include <torchfake/rules/kernels.h>
 

@@ -6,9 +6,14 @@
 #include <ATen/core/stack.h>
 
 #include <torchfake/core/fake_tensor_impl.h>
-#include <torchfake/dispatch/op_traits.h>
+#include <torchfake/core/op_traits.h>
 
 namespace torchfake {
+
+// Whether an index of this dtype is a mask, whose values decide on the shape of the result.
+inline bool is_mask(c10::ScalarType dtype) {
+  return dtype == c10::kBool || dtype == c10::kByte;
+}
 
 struct TensorArg {
   c10::TensorImpl* impl;

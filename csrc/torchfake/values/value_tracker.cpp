@@ -1,91 +1,21 @@
-// Beside steps 3 to 5: keeps the values of small fakes that follow from constants.
-#include <torchfake/dispatch/known_values.h>
+// Constant propagation: follows one call beside its kernel.
+#include <torchfake/values/value_tracker.h>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 
-#include <torchfake/convert/to_fake.h>
-#include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/pytorch_errors.h>
-#include <torchfake/dispatch/collectives.h>
-#include <torchfake/dispatch/plain_cpu.h>
-#include <torchfake/dispatch/repeated_values.h>
-#include <torchfake/rules/cpu_equivalents.h>
-
-#include <cstring>
+#include <torchfake/values/collectives.h>
+#include <torchfake/values/known_values.h>
+#include <torchfake/values/repeated_values.h>
 
 namespace torchfake {
 
 namespace {
-
-c10::StorageImpl* storage_of(const c10::TensorImpl& impl) {
-  return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
-
-// A tensor of zeros that has no memory: its key says what it holds.
-bool is_zero_tensor(const FakeTensorImpl& fake) {
-  return fake.key_set().has(c10::DispatchKey::ZeroTensor);
-}
-
-at::Tensor mask_of_unknown(const FakeTensorImpl& fake) {
-  return cpu_tensor_over(storage_context(storage_of(fake))->unknown, fake);
-}
-
-// Whether the bytes of this view have all been written, in a storage that is known in part.
-bool is_written_whole(const FakeTensorImpl& fake) {
-  if (fake.is_conj() || fake.is_neg()) {
-    return false;
-  }
-  PlainCpu plain;
-  const at::Tensor mask = mask_of_unknown(fake);
-  // Contiguous is also what has strides that say nothing, over dimensions of one element.
-  const at::Tensor flat = mask.is_contiguous() ? mask.as_strided({mask.numel()}, {1}) : mask.contiguous().view({-1});
-  return !flat.view(c10::kByte).any().item<bool>();
-}
-
-bool is_known(const FakeTensorImpl& fake, int64_t limit) {
-  if (fake.numel() > limit) {
-    return false;
-  }
-  if (is_zero_tensor(fake) || fake.numel() == 0) {
-    return true;  // of an empty tensor there is nothing to know
-  }
-  c10::StorageImpl* storage = storage_of(fake);
-  if (storage == nullptr || partly_known_bytes(storage) == nullptr) {
-    return false;
-  }
-  return storage_context(storage)->unknown == nullptr || is_written_whole(fake);
-}
-
-// Whether a fake that is not known as a whole repeats values that are.
-bool is_repeated(const FakeTensorImpl& fake, int64_t limit) {
-  c10::StorageImpl* storage = storage_of(fake);
-  return storage != nullptr && storage_context(storage) != nullptr && repeated_tensor(fake, limit).has_value();
-}
-
-// The values of a few elements will be known when they are written.
-void expect_values(const FakeTensorImpl& fake) {
-  const size_t nbytes = storage_of(fake)->nbytes();
-  c10::intrusive_ptr<c10::StorageImpl> unknown = zero_bytes(nbytes);
-  std::memset(unknown->mutable_data(), 0xFF, nbytes);
-  begin_known_bytes(storage_of(fake), fake.claimed_device(), zero_bytes(nbytes), std::move(unknown));
-}
-
-// The values of this view have been written.
-void mark_written(const FakeTensorImpl& fake) {
-  PlainCpu plain;
-  mask_of_unknown(fake).zero_();
-  const c10::StorageImpl& unknown = *storage_context(storage_of(fake))->unknown;
-  const auto* bytes = static_cast<const char*>(unknown.data());
-  if (std::all_of(bytes, bytes + unknown.nbytes(), [](char byte) { return byte == 0; })) {
-    complete_known_bytes(storage_of(fake));
-  }
-}
 
 // An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
 bool writes_over_its_inputs(const Call& call) {
@@ -102,49 +32,12 @@ bool writes_over_its_inputs(const Call& call) {
   return false;
 }
 
-// Products in less than single precision. The CPU's library computes them with instructions that some virtual machines
-// announce and do not have, which ends the process; so they are not followed.
-bool is_risky_product(const Call& call) {
-  static const std::unordered_set<std::string_view> kProducts = {
-      "aten::mm",
-      "aten::bmm",
-      "aten::addmm",
-      "aten::addmm_",
-      "aten::baddbmm",
-      "aten::baddbmm_",
-      "aten::addbmm",
-      "aten::addbmm_",
-      "aten::mv",
-      "aten::addmv",
-      "aten::addmv_",
-      "aten::dot",
-      "aten::vdot",
-      "aten::linear",
-      "aten::_addmm_activation",
-      "aten::convolution",
-      "aten::_convolution",
-      "aten::convolution_overrideable",
-      "aten::mkldnn_rnn_layer",
-      "aten::_cudnn_rnn",
-      "aten::_int_mm",
-      "aten::_scaled_mm",
-      "aten::_grouped_mm",
-      "aten::_scaled_grouped_mm",
-      "aten::_scaled_dot_product_flash_attention_for_cpu"};
-  return kProducts.count(call.traits.name) > 0 &&
+// Half precision: see Note [Products in half precision].
+bool is_half_product(const Call& call) {
+  return call.traits.is_product &&
       std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
            return tensor.impl->itemsize() < sizeof(float);
          });
-}
-
-// Whether the tensor's elements are all of its storage, each once.
-bool fills_storage(const c10::TensorImpl& impl) {
-  return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
-      static_cast<size_t>(impl.numel()) * impl.itemsize() == impl.unsafe_storage().nbytes();
-}
-
-at::Tensor new_buffer(const c10::TensorImpl& like) {
-  return at::empty_strided(like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
 }
 
 template <typename Visit>
@@ -165,122 +58,6 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
   visit_tensors(values, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
   return tensors;
 }
-
-}  // namespace
-
-namespace {
-
-// A real tensor over the bytes behind a fake, known or not.
-at::Tensor real_view(const FakeTensorImpl& fake) {
-  return cpu_tensor_over(
-      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(partly_known_bytes(storage_of(fake))), fake);
-}
-
-// The rows that an embedding takes, and the classes that a loss is told, are mostly known where the table and the scores
-// are not. The CPU refuses one that is not there; a GPU finds out later.
-void check_rows(const Call& call, int64_t limit) {
-  const FakeTensorImpl* from = as_fake(call.arg(0).toTensor());
-  const FakeTensorImpl* wanted = as_fake(call.arg(1).toTensor());
-  const bool on_cpu = from != nullptr && from->claimed_device().is_cpu();
-  const auto values = on_cpu && wanted != nullptr ? known_tensor(*wanted, limit) : std::nullopt;
-  if (!values || values->numel() == 0) {
-    return;
-  }
-  PlainCpu plain;
-  if (call.traits.name == "aten::embedding") {
-    const auto [least, greatest] = values->aminmax();
-    TORCH_CHECK_INDEX(
-        from->dim() != 2 || (least.item().toLong() >= 0 && greatest.item().toLong() < from->size(0)),
-        "index out of range in self");
-    return;
-  }
-  const int64_t classes = from->size(from->dim() == 1 ? 0 : 1);
-  const int64_t ignored = call.arg(4).toInt();
-  const at::Tensor classed = values->to(c10::kLong).masked_select(values->ne(ignored));
-  const at::Tensor outside = classed.masked_select(classed.lt(0).logical_or(classed.ge(classes)));
-  TORCH_CHECK_INDEX(
-      outside.numel() == 0, "Target ", outside.numel() == 0 ? 0 : outside[0].item().toLong(), " is out of bounds.");
-}
-
-}  // namespace
-
-std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
-  if (!is_known(fake, limit)) {
-    return fake.numel() <= limit ? repeated_tensor(fake, limit) : std::nullopt;
-  }
-  if (is_zero_tensor(fake)) {
-    PlainCpu plain;
-    return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
-  }
-  if (fake.numel() == 0) {
-    PlainCpu plain;
-    return new_buffer(fake);
-  }
-  return real_view(fake);
-}
-
-std::optional<at::Tensor> read_values(const FakeTensorImpl& fake, int64_t limit) {
-  if (CallContext* call = CallContext::current()) {
-    call->is_unkeyed = true;
-  }
-  std::optional<at::Tensor> values = known_tensor(fake, limit);
-  return values ? values : repeated_tensor(fake, limit);
-}
-
-bool is_in_memory(const FakeTensorImpl& fake) {
-  return is_known(fake, std::numeric_limits<int64_t>::max());
-}
-
-bool has_room_for(const FakeTensorImpl& fake, size_t nbytes) {
-  const FakeModeOptions& options = fake.mode()->options;
-  return options.propagate_real_tensors || known_bytes_in_use() + nbytes <= options.known_bytes;
-}
-
-void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
-  c10::StorageImpl* storage = storage_of(fake);
-  if (C10_UNLIKELY(!has_room_for(fake, storage->nbytes()))) {
-    return forget_known_bytes(storage);
-  }
-  const bool adoptable = real.strides() == fake.strides() && fills_storage(*real.unsafeGetTensorImpl()) &&
-      real.storage().use_count() == 1 && real.storage().nbytes() == storage->nbytes();
-  if (adoptable) {
-    set_known_bytes(storage, fake.claimed_device(), real.storage().getWeakStorageImpl().lock());
-    return;
-  }
-  PlainCpu plain;
-  at::Tensor copy = new_buffer(fake);
-  copy.copy_(real);
-  set_known_bytes(storage, fake.claimed_device(), copy.storage().getWeakStorageImpl().lock());
-}
-
-int64_t value_limit(const FakeModeOptions& options) {
-  return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values.get();
-}
-
-namespace {
-
-// Wrapper subclasses and the like have a storage, and no data in it.
-bool has_data(const at::Tensor& real) {
-  return real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
-}
-
-}  // namespace
-
-at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
-  // A fake may claim the CPU too, and has no data to take the values from. What is known of it stays known.
-  if (!real.defined() || as_fake(real) != nullptr) {
-    return real;
-  }
-  at::Tensor fake = to_fake(real, mode);
-  const FakeTensorImpl& impl = *as_fake(fake);
-  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options) && has_data(real)) {
-    PlainCpu plain;
-    make_known(impl, copy ? real.clone() : real);
-  }
-  return fake;
-}
-
-namespace {
 
 // Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so.
 bool is_written(const Call& call, const TensorArg& tensor) {
@@ -354,8 +131,8 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
     return;
   }
-  if (traits.takes_rows) {
-    check_rows(call, limit_);
+  if (traits.value_check != nullptr) {
+    traits.value_check(call, limit_);
   }
   if (traits.mutates || traits.updates_statistics) {
     for (const TensorArg& tensor : call.tensors()) {
@@ -371,7 +148,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   }
   // A view has the values of its base with no work.
   computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
-      (mode.options.propagate_real_tensors || !is_risky_product(call));
+      (mode.options.propagate_real_tensors || !is_half_product(call));
   if (computes_) {
     real_ = real_arguments();
   }
@@ -415,7 +192,7 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     if (known) {
       tensor = *known;
     } else if (partial) {
-      tensor = real_view(*fake);
+      tensor = view_of_bytes(*fake);
     } else {
       // Not read: the operator needs its shape alone, or fills it. What is filled has the size that it was given, for not
       // every kernel looks whether there is room for what it writes.
@@ -556,7 +333,7 @@ void ValueTracker::finish_output(const FakeTensorImpl& fake, const at::Tensor& r
     make_known(fake, values);
   } else if (is_affordable(fake)) {
     expect_values(fake);
-    real_view(fake).copy_(values);
+    view_of_bytes(fake).copy_(values);
     mark_written(fake);
   }
 }
@@ -609,7 +386,7 @@ bool ValueTracker::run_aside(const Call& call, c10::Device device) {
     PlainCpu plain;
     const CpuEquivalent* equivalent = call.traits.cpu_equivalent;
     if (equivalent != nullptr && !device.is_cpu()) {
-      equivalent->kernel.kernel.callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::CPU), &real_);
+      equivalent->kernel.callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::CPU), &real_);
     } else {
       call.op.callBoxed(&real_);
     }

@@ -1,9 +1,9 @@
 // Beside known_values: large fakes that repeat few values.
-#include <torchfake/dispatch/repeated_values.h>
+#include <torchfake/values/repeated_values.h>
 
 #include <ATen/core/stack.h>
 #include <torchfake/core/fake_storage.h>
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/plain_cpu.h>
 
 #include <algorithm>
 

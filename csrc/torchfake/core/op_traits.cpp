@@ -1,18 +1,13 @@
-// Step 1 of 5: facts about an operator.
-#include <torchfake/dispatch/op_traits.h>
+// Facts about an operator.
+#include <torchfake/core/op_traits.h>
 
 #include <ATen/core/enum_tag.h>
-
-#include <torchfake/dispatch/native_table.h>
-#include <torchfake/rules/cpu_equivalents.h>
-#include <torchfake/rules/refused_dtypes.h>
 
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace torchfake {
 
@@ -66,54 +61,6 @@ bool holds_tensors(const c10::TypePtr& type) {
   return false;
 }
 
-// Batch norm that updates running statistics which its schema takes for inputs.
-bool keeps_statistics(std::string_view base) {
-  return base == "native_batch_norm" || base == "cudnn_batch_norm" || base == "miopen_batch_norm" ||
-      base == "batch_norm_update_stats" || starts_with(base, "batch_norm_gather_stats");
-}
-
-// A PyTorch without CUDA cannot tell what it would have a kernel for.
-bool is_for_cpu_alone(std::string_view base) {
-  return base == "histogram" || starts_with(base, "_histogramdd_") || starts_with(base, "_upsample_lanczos2d_aa");
-}
-
-// Reads nothing of its tensor argument but sizes, strides, dtype and device.
-bool takes_shape_only(std::string_view base) {
-  return ends_with(base, "_like") || starts_with(base, "new_") || base == "resize_as_" || base == "empty_quantized";
-}
-
-ValueSource value_source(std::string_view base, bool is_random, bool takes_tensors) {
-  if (!is_random && (starts_with(base, "empty") || starts_with(base, "new_empty"))) {
-    return ValueSource::kUninitialised;
-  }
-  const bool unknown = starts_with(base, "_empty") || starts_with(base, "resize") || starts_with(base, "set_") ||
-      starts_with(base, "rand") || base == "_resize_output_" || base == "_efficientzerotensor" || base == "_pin_memory";
-  if (is_random || unknown) {
-    return ValueSource::kNone;
-  }
-  if (base == "fill_" || base == "zero_" || base == "copy_") {
-    return ValueSource::kOverwrite;
-  }
-  if (!takes_tensors || takes_shape_only(base)) {
-    return ValueSource::kConstant;
-  }
-  return ValueSource::kInputs;
-}
-
-// Operators that take a factor: adding, scaling and the steps of optimizers. addmv and addbmm are not among them: of
-// nothing, they look whether a factor is zero. A foreach form takes factors where its plain form does.
-bool takes_factors(std::string_view base) {
-  constexpr std::string_view kForeach = "_foreach_";
-  if (starts_with(base, kForeach)) {
-    base.remove_prefix(kForeach.size());
-  }
-  static const std::unordered_set<std::string_view> kNames = {
-      "add",     "add_",     "sub",  "sub_",  "rsub",  "mul",    "mul_",    "div",      "div_", "addcmul", "addcmul_",
-      "addcdiv", "addcdiv_", "lerp", "lerp_", "addmm", "addmm_", "baddbmm", "baddbmm_", "addr", "addr_"};
-  return kNames.count(base) > 0 || starts_with(base, "_fused_adam") || starts_with(base, "_fused_sgd") ||
-      starts_with(base, "_fused_adagrad");
-}
-
 bool is_factor(const c10::Argument& arg) {
   c10::TypePtr type = arg.real_type();
   if (auto list = type->cast<c10::ListType>()) {
@@ -125,84 +72,79 @@ bool is_factor(const c10::Argument& arg) {
 }  // namespace
 
 OpTraits::OpTraits(const c10::OperatorHandle& op)
-    : name(op.operator_name().name), overload(op.operator_name().overload_name), registration_(&op.operator_name()) {
-  const c10::FunctionSchema& schema = op.schema();
-  const std::string_view base = std::string_view(name).substr(name.find("::") + 2);
-  for (const c10::Argument& arg : schema.arguments()) {
-    args.push_back(traits_of(arg));
-    ArgTraits& last = args.back();
-    last.is_out &= base != "_compute_linear_combination";  // adds to what is there
-    last.is_statistic = keeps_statistics(base) && (arg.name() == "running_mean" || arg.name() == "running_var");
-    updates_statistics |= last.is_statistic;
-    takes_tensors |= last.kind == ArgKind::kTensor || last.kind == ArgKind::kTensorList;
-    mutates |= last.is_written;
-    if (last.kind == ArgKind::kDevice) {
-      device_arg = static_cast<int>(args.size()) - 1;
-    }
-  }
-  num_returns = schema.returns().size();
-  for (const c10::Argument& result : schema.returns()) {
-    returns_tensors |= holds_tensors(result.real_type());
-    is_view |= result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  }
-  // These return views and do not say so: autograd must not know.
-  is_view |= base == "_unsafe_view" || starts_with(base, "unsafe_split");
-  is_random = op.hasTag(at::Tag::nondeterministic_seeded);
-  data_dependent = op.hasTag(at::Tag::data_dependent_output);
-  // With lengths that are numbers its shape is fixed.
-  const bool is_fixed_ctc = base == "_ctc_loss" && overload.empty();
-  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape) && !is_fixed_ctc;
-  is_factory_like = takes_tensors && !mutates && takes_shape_only(base) && device_arg >= 0;
-  values = value_source(base, is_random, takes_tensors);
-  is_pointwise = !mutates && num_returns == 1 && (op.hasTag(at::Tag::pointwise) || base == "_to_copy");
+    : OperatorFacts(find_operator_facts(op)),
+      name(op.operator_name().name),
+      overload(op.operator_name().overload_name),
+      registration_(&op.operator_name()) {
   const std::string_view library = std::string_view(name).substr(0, name.find("::"));
   is_aten = library == "aten";
   is_builtin = is_aten || library == "prims";
   is_collective = library == "c10d" || library == "c10d_functional" || starts_with(library, "_c10d_functional");
+  read_arguments(op.schema());
+  read_returns(op.schema());
+  read_tags(op);
   if (library == "c10d") {
-    // Their schemas have no marks of aliases. By convention a name ends in an underscore where arguments are written, and
-    // what is only read is called input, input_tensor, input_tensors.
-    for (size_t i = 0; i < args.size(); ++i) {
-      args[i].is_received = ends_with(base, "_") && !starts_with(schema.arguments()[i].name(), "input") &&
-          holds_tensors(schema.arguments()[i].real_type());
-    }
+    read_collective(op.schema());
   }
   const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };
   lacks_cpu = is_aten && !has(c10::DispatchKey::CPU) && !has(c10::DispatchKey::CompositeExplicitAutograd) &&
       !has(c10::DispatchKey::CompositeExplicitAutogradNonFunctional) &&
       !has(c10::DispatchKey::CompositeImplicitAutograd);
-  lacks_cuda = is_aten && is_for_cpu_alone(base);
-  is_index = base == "index" || base == "_unsafe_index" || starts_with(base, "index_put") ||
-      base == "_index_put_impl_" || base == "_unsafe_index_put";
-  is_foreach = is_aten && starts_with(base, "_foreach_") && has(c10::DispatchKey::CompositeExplicitAutograd);
-  needs_values = base == "masked_select" || base == "_pack_padded_sequence" || base == "multinomial";
-  takes_rows = base == "embedding" || base == "nll_loss_forward" || base == "nll_loss2d_forward";
-  keeps_seeds_on_cpu = base == "_scaled_dot_product_efficient_attention" || base == "_efficient_attention_forward";
-  replaces_storage = base == "set_";
-  native = find_native_kernel(qualified_name());
-  cpu_equivalent = find_cpu_equivalent(qualified_name());
+  is_foreach = is_aten && starts_with(base_name(), "_foreach_") && has(c10::DispatchKey::CompositeExplicitAutograd);
+  is_composite = kernel == nullptr && has(c10::DispatchKey::CompositeImplicitAutograd) && !has(c10::DispatchKey::Meta);
+  is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
+  is_factory_like = takes_tensors && !mutates && takes_shape_only && device_arg >= 0;
+  const ValueSource by_schema = !takes_tensors || takes_shape_only ? ValueSource::kConstant : ValueSource::kInputs;
+  values = is_random ? ValueSource::kNone : value_source.value_or(by_schema);
+  changes_geometry = mutates && (has_out || resizes || op.hasTag(at::Tag::inplace_view));
+  reads_storage = is_view || changes_geometry || keeps_place;
+}
+
+void OpTraits::read_arguments(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& arg : schema.arguments()) {
+    args.push_back(traits_of(arg));
+    ArgTraits& last = args.back();
+    last.is_out &= !reads_out;
+    last.is_statistic = keeps_statistics && (arg.name() == "running_mean" || arg.name() == "running_var");
+    last.scales_only = takes_factors && is_factor(arg);
+    updates_statistics |= last.is_statistic;
+    takes_tensors |= last.kind == ArgKind::kTensor || last.kind == ArgKind::kTensorList;
+    mutates |= last.is_written;
+    has_out |= last.is_out;
+    if (last.kind == ArgKind::kDevice) {
+      device_arg = static_cast<int>(args.size()) - 1;
+    }
+  }
   if (cpu_equivalent != nullptr) {
     for (const size_t arg : cpu_equivalent->unread) {
       args[arg].is_unread = true;
     }
   }
-  refused_dtypes = DtypeRefusals::of(op);
-  is_composite = native == nullptr && op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-      !op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
-  is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
-  bool has_out = false;
-  for (ArgTraits& arg : args) {
-    has_out |= arg.is_out;
+}
+
+void OpTraits::read_returns(const c10::FunctionSchema& schema) {
+  num_returns = schema.returns().size();
+  is_view = returns_view;
+  for (const c10::Argument& result : schema.returns()) {
+    returns_tensors |= holds_tensors(result.real_type());
+    is_view |= result.alias_info() != nullptr && !result.alias_info()->isWrite();
   }
-  changes_geometry = mutates &&
-      (has_out || op.hasTag(at::Tag::inplace_view) || base == "addbmm_" || starts_with(base, "resize") ||
-       starts_with(base, "set_") || starts_with(base, "as_strided") || starts_with(base, "_resize"));
-  // slice_scatter and its like return a copy of the first argument that keeps its place in its storage.
-  reads_storage = is_view || changes_geometry || ends_with(base, "_scatter") || base == "as_strided_copy";
-  if (takes_factors(base)) {
-    for (size_t i = 0; i < args.size(); ++i) {
-      args[i].scales_only = is_factor(schema.arguments()[i]);
-    }
+}
+
+void OpTraits::read_tags(const c10::OperatorHandle& op) {
+  is_random = op.hasTag(at::Tag::nondeterministic_seeded);
+  data_dependent = op.hasTag(at::Tag::data_dependent_output);
+  dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape) && !has_fixed_shape;
+  is_pointwise = !mutates && num_returns == 1 && (op.hasTag(at::Tag::pointwise) || converts);
+}
+
+// Schemas of c10d have no marks of aliases. By convention a name ends in an underscore where arguments are written, and what
+// is only read is called input, input_tensor, input_tensors.
+void OpTraits::read_collective(const c10::FunctionSchema& schema) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const c10::Argument& arg = schema.arguments()[i];
+    args[i].is_received =
+        ends_with(base_name(), "_") && !starts_with(arg.name(), "input") && holds_tensors(arg.real_type());
   }
 }
 

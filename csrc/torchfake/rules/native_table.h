@@ -1,4 +1,4 @@
-// Step 4 of 5: C++ kernels for meta tensors, found by the operator's name: those of rules/, and those that PyTorch ships,
+// C++ kernels for meta tensors, found by the operator's name: those of rules/, and those that PyTorch ships,
 // in a table that is generated when building.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Step 3 of 5: the table of outcomes.
-#include <torchfake/dispatch/shape_cache.h>
+// The table of outcomes.
+#include <torchfake/cache/shape_cache.h>
 
 #include <array>
 #include <cstring>
@@ -8,46 +8,6 @@
 #include <mutex>
 
 namespace torchfake {
-
-CacheEntry::~CacheEntry() {
-  if (c10::StorageImpl* bytes = constant.load(std::memory_order_relaxed)) {
-    c10::intrusive_ptr<c10::StorageImpl>::reclaim(bytes);
-  }
-}
-
-size_t CacheEntry::bytes() const {
-  const c10::StorageImpl* values = constant.load(std::memory_order_relaxed);
-  return sizeof(CacheEntry) + key.size() * sizeof(uint64_t) + outputs.size() * sizeof(OutputRecipe) +
-      changes.capacity() * sizeof(InputChange) +
-      (error == nullptr ? 0 : sizeof(ErrorOutcome) + error->message.capacity()) +
-      (values == nullptr ? 0 : values->nbytes());
-}
-
-bool OutputRecipe::operator==(const OutputRecipe& other) const {
-  if (kind != other.kind || (kind == Kind::kView || kind == Kind::kInput ? input != other.input : false)) {
-    return false;
-  }
-  if (kind == Kind::kConstant) {
-    return constant == other.constant;
-  }
-  return device == other.device && keys == other.keys && dtype == other.dtype && geometry == other.geometry &&
-      nbytes == other.nbytes && is_wrapped_number == other.is_wrapped_number && version == other.version;
-}
-
-bool InputChange::operator==(const InputChange& other) const {
-  return input == other.input && version_bumps == other.version_bumps && moved == other.moved && sizes == other.sizes &&
-      strides == other.strides && storage_offset == other.storage_offset && nbytes == other.nbytes;
-}
-
-bool CacheEntry::same_outcome(const CacheEntry& other) const {
-  if ((error == nullptr) != (other.error == nullptr)) {
-    return false;
-  }
-  if (error != nullptr && (error->type != other.error->type || error->kind != other.error->kind)) {
-    return false;
-  }
-  return outputs == other.outputs && returns == other.returns && changes == other.changes;
-}
 
 namespace shape_cache {
 

@@ -1,16 +1,16 @@
-// Step 1 of 5: facts about an operator, read off its schema and tags once.
+// Facts about an operator: what its schema and tags say, beside what the table of operators knows (OperatorFacts).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <torchfake/core/operator_facts.h>
+
 #include <atomic>
 #include <string>
+#include <string_view>
 
 namespace torchfake {
-
-class DtypeRefusals;
-struct CpuEquivalent;
 
 enum class ArgKind : uint8_t {
   kOther,
@@ -31,16 +31,7 @@ struct ArgTraits {
   bool is_received = false;  // a collective writes what other ranks send, and the schema does not say so
 };
 
-// How an operator's values relate to those of its inputs. See Note [Known values].
-enum class ValueSource : uint8_t {
-  kInputs,  // follow from the inputs
-  kConstant,  // follow from the other arguments alone: zeros_like, new_full, arange
-  kOverwrite,  // the first argument is overwritten with what follows from the rest: fill_, zero_, copy_
-  kUninitialised,  // whatever was in memory: known when it has been written
-  kNone,  // random: never known
-};
-
-struct OpTraits {
+struct OpTraits : OperatorFacts {
   // The facts of `op`, as it is defined now: an operator that is defined again has new ones. Thread-safe; the reference
   // lives as long as the process.
   static const OpTraits& of(const c10::OperatorHandle& op);
@@ -52,6 +43,7 @@ struct OpTraits {
   bool takes_tensors = false;
   bool returns_tensors = false;
   bool mutates = false;
+  bool has_out = false;
   bool is_view = false;  // some output may be a view of an input
   bool is_random = false;
   bool data_dependent = false;  // a returned value depends on data
@@ -61,14 +53,8 @@ struct OpTraits {
   bool is_collective = false;  // exchanges values with other ranks, which are not known here
   bool is_composite = false;  // had only a decomposition when it was first called
   bool lacks_cpu = false;  // has kernels for other backends only
-  bool lacks_cuda = false;  // the same of CUDA
   bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
-  bool is_index = false;  // takes a list of indices, among which masks may be
   bool is_foreach = false;  // works on lists, element by element
-  bool needs_values = false;  // a rule reads values of some argument
-  bool takes_rows = false;  // embedding, nll_loss: the second argument says which rows or classes of the first
-  bool keeps_seeds_on_cpu = false;  // memory-efficient attention
-  bool replaces_storage = false;  // set_
   bool updates_statistics = false;  // writes arguments in training, and the schema does not say so
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool reads_storage = false;  // the outcome depends on where in their storage the arguments lie, and on its size
@@ -76,12 +62,13 @@ struct OpTraits {
   bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;
-  const c10::KernelFunction* native = nullptr;  // PyTorch's C++ meta kernel
-  const CpuEquivalent* cpu_equivalent = nullptr;  // computes the values of other devices
-  const DtypeRefusals* refused_dtypes = nullptr;
   // The settings that kernels of this operator have read so far, which only ever grow. See Note [Kernel environment].
   mutable std::atomic<uint32_t> settings{0};
 
+  // "add" of "aten::add".
+  std::string_view base_name() const {
+    return std::string_view(name).substr(name.find("::") + 2);
+  }
   std::string qualified_name() const {
     return overload.empty() ? name : name + "." + overload;
   }
@@ -90,6 +77,10 @@ struct OpTraits {
   friend class TraitsTable;
   OpTraits() = default;
   explicit OpTraits(const c10::OperatorHandle& op);
+  void read_arguments(const c10::FunctionSchema& schema);
+  void read_returns(const c10::FunctionSchema& schema);
+  void read_tags(const c10::OperatorHandle& op);
+  void read_collective(const c10::FunctionSchema& schema);
 
   const c10::OperatorName* registration_ = nullptr;  // whose facts these are: see Note [Table of traits]
 };

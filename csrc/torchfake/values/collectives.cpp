@@ -1,5 +1,5 @@
 // Constant propagation through collectives.
-#include <torchfake/dispatch/collectives.h>
+#include <torchfake/values/collectives.h>
 
 #if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
 #include <torch/custom_class.h>
@@ -30,7 +30,7 @@ bool is_of_this_rank_alone(const Call& call) {
   const auto process_group = group->toCustomClass<c10d::ProcessGroup>();
   const c10::IValue* root = find_arg(call, "root_rank");
   return process_group->getSize() == 1 ||
-      (call.traits.name == "c10d::broadcast_" && root != nullptr && root->toInt() == process_group->getRank());
+      (call.traits.is_broadcast && root != nullptr && root->toInt() == process_group->getRank());
 #else
   return false;
 #endif
@@ -52,7 +52,8 @@ void add_fakes(const c10::IValue& value, std::vector<c10::intrusive_ptr<c10::Ten
 
 std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_values(const Call& call) {
   std::vector<c10::intrusive_ptr<c10::TensorImpl>> fakes;
-  if (call.traits.name.substr(0, 6) != "c10d::" || is_of_this_rank_alone(call)) {
+  const auto is_received = [](const ArgTraits& arg) { return arg.is_received; };
+  if (std::none_of(call.traits.args.begin(), call.traits.args.end(), is_received) || is_of_this_rank_alone(call)) {
     return fakes;
   }
   for (size_t i = 0; i < call.num_args(); ++i) {

@@ -1,7 +1,7 @@
-// Beside steps 3 to 5: keeps the values of small fakes that follow from constants.
+// Constant propagation: the values of small fakes that are known, and where they are kept.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/fake_tensor_impl.h>
 
 namespace torchfake {
 
@@ -41,10 +41,19 @@ inline bool may_have_known_values(const FakeTensorImpl& fake) {
   return context != nullptr && (context->known || context->repeated);
 }
 
+// Whether all values of the fake are known, and there are no more than `limit`.
+bool is_known(const FakeTensorImpl& fake, int64_t limit);
+
+// Whether a fake that is not known as a whole repeats values that are.
+bool is_repeated(const FakeTensorImpl& fake, int64_t limit);
+
 // The values of a fake as a real CPU tensor that shares them, or nothing where they are not known or exceed the limit.
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit);
 
-// The same for rules and kernels, whose outcome then depends on what no cache key contains.
+// The value of a fake of one element, or nothing where it is not known.
+std::optional<c10::Scalar> known_item(const FakeTensorImpl& fake);
+
+// As known_tensor, for rules and kernels, whose outcome then depends on what no cache key contains.
 std::optional<at::Tensor> read_values(const FakeTensorImpl& fake, int64_t limit);
 
 // Whether the values of a fake are known and lie in memory as those of a real tensor do.
@@ -53,6 +62,19 @@ bool is_in_memory(const FakeTensorImpl& fake);
 // Whether `nbytes` more may be known of `fake`: not where the fakes of the process know too much already.
 bool has_room_for(const FakeTensorImpl& fake, size_t nbytes);
 
+// A real CPU tensor over the bytes behind a fake, some of which must be known.
+at::Tensor view_of_bytes(const FakeTensorImpl& fake);
+
+// Whether the tensor's elements are all of its storage, each once.
+bool fills_storage(const c10::TensorImpl& tensor);
+
+// A new CPU tensor of the same sizes, strides and dtype.
+at::Tensor new_buffer(const c10::TensorImpl& like);
+
+// From now on the values of `fake`, which fills its storage, become known as they are written: mark_written() tells.
+void expect_values(const FakeTensorImpl& fake);
+void mark_written(const FakeTensorImpl& fake);
+
 // Makes the values of `fake` those of `real`, a CPU tensor of the same sizes and dtype. `fake` must be dense and fill
 // its storage. Where there is no room for them, they are not known.
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
@@ -60,59 +82,5 @@ void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
 // A fake for a real tensor, with its values known if it is a small CPU tensor that fills its storage: a constant enters
 // the mode. `copy` where somebody else may write to the real tensor later. A fake comes back as it is.
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy);
-
-// Follows one call. Constructed before the kernel consumes the arguments, told of the outcome after it.
-class ValueTracker {
- public:
-  ValueTracker(const Call& call, const ModeState& mode);
-
-  // Whether everything the operator reads is known.
-  bool inputs_known() const {
-    return inputs_known_;
-  }
-
-  // Runs the real operator on the known inputs and leaves what it returned, real, on the stack in place of the
-  // arguments. Requires inputs_known().
-  void run_real(Call& call) const;
-
-  // After a meta call: gives outputs their values where they are known, and ends the knowledge of what was overwritten.
-  // Throws what the real kernel throws, where the claimed device is the CPU.
-  void follow(const Call& call, c10::Device device);
-
- private:
-  torch::jit::Stack real_arguments() const;
-  void read_repetitions();
-  bool outputs_fit(const Call& call) const;
-  void check_agreement(const FakeTensorImpl& fake, const at::Tensor& real) const;
-  static const FakeTensorImpl* only_output(const Call& call);
-  bool run_aside(const Call& call, c10::Device device);
-  void follow_repetitions(const Call& call, c10::Device device);
-  void forget_written() const;
-  void forget_received() const;
-  void forget_made(const Call& call) const;
-  void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
-  bool is_affordable(const FakeTensorImpl& fake) const;
-  void finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const;
-
-  struct Written {
-    c10::intrusive_ptr<c10::TensorImpl> fake;
-    at::Tensor real;  // what the side run writes to
-    uint16_t arg;
-    bool is_new;  // `real` is not yet behind the fake's storage
-    bool is_partial;  // `real` is, but not all of its values were known
-  };
-
-  const Call& call_;
-  const ModeState& mode_;
-  const int64_t limit_;
-  bool inputs_known_ = false;
-  bool computes_ = false;
-  bool has_out_ = false;
-  bool repeats_ = false;  // real_ is one repetition of what the operator gets
-  torch::jit::Stack real_;
-  c10::SmallVector<Written, 2> written_;
-  std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_;  // what a collective writes: see collectives.h
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> given_;  // what an operator of somebody else's got
-};
 
 }  // namespace torchfake

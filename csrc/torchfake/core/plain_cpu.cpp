@@ -1,5 +1,5 @@
 // Real CPU tensors beside fakes.
-#include <torchfake/dispatch/plain_cpu.h>
+#include <torchfake/core/plain_cpu.h>
 
 #include <ATen/ops/zeros.h>
 

@@ -1,7 +1,7 @@
-// Step 3 of 5: everything the outcome of a call can depend on, as a row of words.
+// The key of a call: everything its outcome can depend on, as a row of words.
 #pragma once
 
-#include <torchfake/dispatch/call.h>
+#include <torchfake/core/call.h>
 
 namespace torchfake {
 
@@ -167,8 +167,5 @@ inline void CacheKey::add_plain_fake(const OpTraits& traits, const FakeTensorImp
     words[1] = storage == nullptr ? 0 : storage->nbytes();
   }
 }
-
-// Whether an index is a mask, whose values decide on the shape of the result.
-bool is_mask(const FakeTensorImpl& index);
 
 }  // namespace torchfake

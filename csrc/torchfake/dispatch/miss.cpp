@@ -1,0 +1,190 @@
+// A call that the cache does not answer: device, refusals, rule, kernel, outputs.
+#include <torchfake/dispatch/miss.h>
+
+#include <torchfake/core/call_context.h>
+#include <torchfake/dispatch/device_rule.h>
+#include <torchfake/dispatch/known_answers.h>
+#include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/refusals.h>
+#include <torchfake/dispatch/wrap_outputs.h>
+#include <torchfake/dispatch/zeros_call.h>
+#include <torchfake/values/value_tracker.h>
+
+namespace torchfake {
+
+namespace {
+
+// An input may have been resized, or have got a storage that was made elsewhere (`x.set_(storage)` of torch.load).
+void after_a_change(const Inputs& inputs, const ModePtr& mode) {
+  inputs.for_each_fake([&](const FakeTensorImpl& fake) {
+    if (fake.has_storage()) {
+      note_resize(fake.unsafe_storage().unsafeGetStorageImpl());
+      adopt_storage(fake.unsafe_storage(), fake.claimed_device(), mode->options.storage_observer);
+    }
+  });
+}
+
+// The geometry of the arguments that a call may change. Where memory for the new one is refused, the old one comes back.
+class GeometryBackup {
+ public:
+  explicit GeometryBackup(const Call& call) {
+    for (const TensorArg& tensor : call.tensors()) {
+      if (tensor.is_written && tensor.fake != nullptr) {
+        before_.emplace_back(
+            c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl), Geometry(*tensor.impl));
+      }
+    }
+  }
+
+  void restore() const {
+    for (const auto& [tensor, geometry] : before_) {
+      tensor->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.storage_offset);
+      if (c10::StorageImpl* storage = storage_of(*tensor); storage != nullptr && storage->nbytes() != geometry.nbytes) {
+        resize_storage(storage, geometry.nbytes);
+      }
+    }
+  }
+
+ private:
+  c10::SmallVector<std::pair<c10::intrusive_ptr<c10::TensorImpl>, Geometry>, 2> before_;
+};
+
+// An operator of somebody else's with a function that says what it does on fakes.
+c10::Device run_fake_impl(Call& call, const ModePtr& mode) {
+  const bool has_fakes = !call.tensors().empty() && call.tensors().front().fake != nullptr;
+  const c10::Device device = has_fakes ? call.tensors().front().fake->claimed_device() : c10::Device(c10::kCPU);
+  const Inputs inputs(call);
+  fake_impl_call(call, mode);
+  wrap_outputs(call, inputs, device, mode);
+  return device;
+}
+
+bool rule_answers(Call& call, const ModePtr& mode) {
+  return call.traits.rule != nullptr && call.traits.rule(call, mode) == RuleResult::kAnswered;
+}
+
+// Whether the outcome depends on values that no kernel of metadata can do without.
+bool asks_for_values(const OpTraits& traits) {
+  return (traits.data_dependent || traits.dynamic_shape) && !traits.takes_masks;
+}
+
+// Returns whether the call has been answered. Throws where it cannot be: no kernel, and values that are not known.
+bool answered_by_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
+  const bool cpu_decides = device.is_cpu() || !call.traits.differs_from_cpu;
+  if (values.inputs_known() && cpu_decides) {
+    answer_from_values(call, values, device, mode);
+    return true;
+  }
+  if (call.traits.kernel != nullptr) {
+    return false;
+  }
+  if (!rule_answers(call, mode)) {
+    refuse_unknown_values(call);
+  }
+  return true;
+}
+
+// Returns the device that fresh outputs claim.
+c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
+  if (C10_UNLIKELY(has_fake_impl(call))) {
+    return run_fake_impl(call, mode);
+  }
+  const c10::Device device = device_rule(call, *mode);
+  check_refusals(call, device);
+  if (asks_for_values(call.traits) && answered_by_values(call, values, device, mode)) {
+    return device;
+  }
+  const Inputs inputs(call);
+  const auto answer = [&] {
+    if (!rule_answers(call, mode)) {
+      has_meta_kernel(call) ? meta_call(call, device) : zeros_call(call, device, *mode);
+    }
+    wrap_outputs(call, inputs, device, mode);
+  };
+  if (C10_LIKELY(!call.traits.changes_geometry)) {
+    answer();
+    return device;
+  }
+  const std::optional<GeometryBackup> backup =
+      mode->options.storage_observer == nullptr ? std::nullopt : std::optional<GeometryBackup>(std::in_place, call);
+  try {
+    answer();
+    after_a_change(inputs, mode);
+  } catch (...) {
+    if (backup) {
+      backup->restore();
+    }
+    throw;
+  }
+  return device;
+}
+
+bool all_empty(const Call& call) {
+  return std::all_of(
+      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
+}
+
+}  // namespace
+
+// All values of empty tensors are known, so the real operator runs beside the kernel; an error that it throws follows from
+// the key, and is remembered as the outcome.
+void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, CacheKey& key, const CacheEntry* found) {
+  const CacheEntryPtr known =
+      found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
+  const bool values_follow_from_key = all_empty(call);
+  const OutcomeRecorder recorder(call);
+  CallContext context;
+  c10::Device device(c10::kCPU);
+  const auto complete_key = [&] {
+    if (C10_UNLIKELY((context.settings & ~key.settings()) != 0)) {
+      call.traits.settings.fetch_or(context.settings, std::memory_order_relaxed);
+      key.add_more_settings(context.settings);
+    }
+  };
+  const auto remember = [&](CacheEntryPtr outcome) {
+    if (known && !known->same_as(*outcome)) {
+      raise(
+          ErrorKind::kMetadataMismatch,
+          call.op_name(),
+          "the shape cache and the kernel disagree on what this call returns; please report it.");
+    }
+    if (!known) {
+      shape_cache::insert(std::move(outcome));
+    }
+  };
+  try {
+    device = run(call, values, mode);
+    complete_key();
+    Bypass reason = context.is_unkeyed ? Bypass::kDataDependent : Bypass::kNone;
+    CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
+    if (values_follow_from_key) {
+      values.follow(call, device);
+    }
+    if (outcome) {
+      remember(std::move(outcome));
+    } else {
+      shape_cache::count_bypass(reason);
+    }
+  } catch (const c10::Error& error) {
+    complete_key();
+    const auto* typed = dynamic_cast<const FakeTensorError*>(&error);
+    const bool is_mismatch = typed != nullptr && typed->kind() == ErrorKind::kMetadataMismatch;
+    if (CacheEntryPtr outcome = context.is_unkeyed || is_mismatch ? CacheEntryPtr() : error_outcome(key, error)) {
+      remember(std::move(outcome));
+    }
+    throw;
+  }
+  if (!values_follow_from_key) {
+    values.follow(call, device);
+  }
+}
+
+c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePtr& mode, Bypass reason) {
+  shape_cache::count_bypass(reason);
+  CallContext context;
+  // What a call around this one learns from it, its key does not contain either.
+  context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
+  return run(call, values, mode);
+}
+
+}  // namespace torchfake

@@ -1,0 +1,21 @@
+// Constant propagation: the values of what an operator makes from constants, kept with the outcome in the cache.
+#pragma once
+
+#include <torchfake/core/call.h>
+
+namespace torchfake {
+
+// Note [Constants]
+// zeros, full, arange and zeros_like make small tensors whose values are known (Note [Known values]). The values follow
+// from the arguments that are not tensors, and these are all in the key of the cache: so the real operator runs on the
+// first calls alone, and what it made is kept with the entry. A later hit gets a copy of its own, which may be written to.
+// Only a few kilobytes are kept; the real operator makes anything larger about as fast as it can be copied.
+
+// After a call whose values have been followed: a copy of those of its one output, where they follow from the key of the
+// call; null where they do not.
+c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call);
+
+// Gives `output`, a fresh fake, the values of a constant.
+void give_constant(const at::Tensor& output, const c10::StorageImpl& constant);
+
+}  // namespace torchfake

@@ -1,0 +1,177 @@
+// Constant propagation: the values of small fakes that are known, and where they are kept.
+#include <torchfake/values/known_values.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <torchfake/core/call_context.h>
+#include <torchfake/core/fake_storage.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/values/repeated_values.h>
+
+#include <cstring>
+
+namespace torchfake {
+
+namespace {
+
+// A tensor of zeros that has no memory: its key says what it holds.
+bool is_zero_tensor(const FakeTensorImpl& fake) {
+  return fake.key_set().has(c10::DispatchKey::ZeroTensor);
+}
+
+at::Tensor mask_of_unknown(const FakeTensorImpl& fake) {
+  return cpu_tensor_over(storage_context(storage_of(fake))->unknown, fake);
+}
+
+// Whether the bytes of this view have all been written, in a storage that is known in part.
+bool is_written_whole(const FakeTensorImpl& fake) {
+  if (fake.is_conj() || fake.is_neg()) {
+    return false;
+  }
+  PlainCpu plain;
+  const at::Tensor mask = mask_of_unknown(fake);
+  // Contiguous is also what has strides that say nothing, over dimensions of one element.
+  const at::Tensor flat = mask.is_contiguous() ? mask.as_strided({mask.numel()}, {1}) : mask.contiguous().view({-1});
+  return !flat.view(c10::kByte).any().item<bool>();
+}
+
+}  // namespace
+
+bool is_known(const FakeTensorImpl& fake, int64_t limit) {
+  if (fake.numel() > limit) {
+    return false;
+  }
+  if (is_zero_tensor(fake) || fake.numel() == 0) {
+    return true;  // an empty tensor has no values to track
+  }
+  c10::StorageImpl* storage = storage_of(fake);
+  if (storage == nullptr || partly_known_bytes(storage) == nullptr) {
+    return false;
+  }
+  return storage_context(storage)->unknown == nullptr || is_written_whole(fake);
+}
+
+bool is_repeated(const FakeTensorImpl& fake, int64_t limit) {
+  c10::StorageImpl* storage = storage_of(fake);
+  return storage != nullptr && storage_context(storage) != nullptr && repeated_tensor(fake, limit).has_value();
+}
+
+void expect_values(const FakeTensorImpl& fake) {
+  const size_t nbytes = storage_of(fake)->nbytes();
+  c10::intrusive_ptr<c10::StorageImpl> unknown = zero_bytes(nbytes);
+  std::memset(unknown->mutable_data(), 0xFF, nbytes);
+  begin_known_bytes(storage_of(fake), fake.claimed_device(), zero_bytes(nbytes), std::move(unknown));
+}
+
+void mark_written(const FakeTensorImpl& fake) {
+  PlainCpu plain;
+  mask_of_unknown(fake).zero_();
+  const c10::StorageImpl& unknown = *storage_context(storage_of(fake))->unknown;
+  const auto* bytes = static_cast<const char*>(unknown.data());
+  if (std::all_of(bytes, bytes + unknown.nbytes(), [](char byte) { return byte == 0; })) {
+    complete_known_bytes(storage_of(fake));
+  }
+}
+
+bool fills_storage(const c10::TensorImpl& impl) {
+  return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
+      static_cast<size_t>(impl.numel()) * impl.itemsize() == impl.unsafe_storage().nbytes();
+}
+
+at::Tensor new_buffer(const c10::TensorImpl& like) {
+  return at::empty_strided(like.sizes(), like.strides(), at::TensorOptions().dtype(like.dtype()).device(c10::kCPU));
+}
+
+at::Tensor view_of_bytes(const FakeTensorImpl& fake) {
+  return cpu_tensor_over(
+      c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(partly_known_bytes(storage_of(fake))), fake);
+}
+
+std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
+  if (!is_known(fake, limit)) {
+    return fake.numel() <= limit ? repeated_tensor(fake, limit) : std::nullopt;
+  }
+  if (is_zero_tensor(fake)) {
+    PlainCpu plain;
+    return at::zeros(fake.sizes(), at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU));
+  }
+  if (fake.numel() == 0) {
+    PlainCpu plain;
+    return new_buffer(fake);
+  }
+  return view_of_bytes(fake);
+}
+
+std::optional<c10::Scalar> known_item(const FakeTensorImpl& fake) {
+  const std::optional<at::Tensor> known = known_tensor(fake, 1);
+  if (!known) {
+    return std::nullopt;
+  }
+  PlainCpu plain;
+  return known->item();
+}
+
+std::optional<at::Tensor> read_values(const FakeTensorImpl& fake, int64_t limit) {
+  if (CallContext* call = CallContext::current()) {
+    call->is_unkeyed = true;
+  }
+  std::optional<at::Tensor> values = known_tensor(fake, limit);
+  return values ? values : repeated_tensor(fake, limit);
+}
+
+bool is_in_memory(const FakeTensorImpl& fake) {
+  return is_known(fake, std::numeric_limits<int64_t>::max());
+}
+
+bool has_room_for(const FakeTensorImpl& fake, size_t nbytes) {
+  const FakeModeOptions& options = fake.mode()->options;
+  return options.propagate_real_tensors || known_bytes_in_use() + nbytes <= options.known_bytes;
+}
+
+void make_known(const FakeTensorImpl& fake, const at::Tensor& real) {
+  c10::StorageImpl* storage = storage_of(fake);
+  if (C10_UNLIKELY(!has_room_for(fake, storage->nbytes()))) {
+    return forget_known_bytes(storage);
+  }
+  const bool adoptable = real.strides() == fake.strides() && fills_storage(*real.unsafeGetTensorImpl()) &&
+      real.storage().use_count() == 1 && real.storage().nbytes() == storage->nbytes();
+  if (adoptable) {
+    set_known_bytes(storage, fake.claimed_device(), real.storage().getWeakStorageImpl().lock());
+    return;
+  }
+  PlainCpu plain;
+  at::Tensor copy = new_buffer(fake);
+  copy.copy_(real);
+  set_known_bytes(storage, fake.claimed_device(), copy.storage().getWeakStorageImpl().lock());
+}
+
+int64_t value_limit(const FakeModeOptions& options) {
+  return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values.get();
+}
+
+namespace {
+
+// Wrapper subclasses and the like have a storage, and no data in it.
+bool has_data(const at::Tensor& real) {
+  return real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+}  // namespace
+
+at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
+  // A fake may claim the CPU too, and has no data to take the values from. What is known of it stays known.
+  if (!real.defined() || as_fake(real) != nullptr) {
+    return real;
+  }
+  at::Tensor fake = to_fake(real, mode);
+  const FakeTensorImpl& impl = *as_fake(fake);
+  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options) && has_data(real)) {
+    PlainCpu plain;
+    make_known(impl, copy ? real.clone() : real);
+  }
+  return fake;
+}
+
+}  // namespace torchfake

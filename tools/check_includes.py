@@ -1,0 +1,65 @@
+"""Looks for includes against the direction of the engine's folders, and for operator names below rules/.
+
+    python tools/check_includes.py [CSRC]
+
+A file may include its own folder and those below it: core, then cache and values, which do not know each other, then
+dispatch, then rules, convert and devices, which do not know each other either. What the engine knows of an operator by its
+name stands in rules/, so no other folder but the top ones may spell such a name.
+Prints `file:line: what` for each violation, and ends with status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent.parent / "csrc/torchfake"
+
+# Folder: the folders that it may include besides itself.
+MAY_INCLUDE = {
+    "core": set[str](),
+    "cache": {"core"},
+    "values": {"core"},
+    "dispatch": {"core", "cache", "values"},
+    "rules": {"core", "cache", "values", "dispatch"},
+    "convert": {"core", "cache", "values", "dispatch"},
+    "devices": {"core", "cache", "values", "dispatch"},
+}
+NAMELESS = {"core", "cache", "values", "dispatch"}
+
+INCLUDE = re.compile(r'#include [<"]torchfake/(\w+)/')
+OPERATOR = re.compile(r'"(aten|prims|c10d|_c10d_functional)(::|\.)')
+
+
+def violations(path: Path, folder: str) -> list[tuple[int, str]]:
+    """The lines of a file that break the rules, and how."""
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        include = INCLUDE.match(line)
+        if include and include[1] != folder and include[1] not in MAY_INCLUDE[folder]:
+            found.append((number, f"{folder}/ must not include {include[1]}/"))
+        name = OPERATOR.search(line.partition("//")[0])
+        if name and folder in NAMELESS:
+            found.append((number, f"the name of an operator in {folder}/: it belongs into rules/operator_table.cpp"))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0]).resolve() if arguments else SOURCES
+    count = 0
+    for path in sorted([*root.rglob("*.h"), *root.rglob("*.cpp")]):
+        folder = path.relative_to(root).parts[0]
+        if folder not in MAY_INCLUDE:
+            if path.parent != root:
+                print(f"{path}:1: a folder that this check does not know: {folder}/")
+                count += 1
+            continue
+        for number, what in violations(path, folder):
+            print(f"{path}:{number}: {what}")
+            count += 1
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
