@@ -411,3 +411,47 @@ def test_what_follows_from_nothing_is_known_however_often_it_is_asked(device: st
             assert (x < 0).all().item()
             assert x.sum(0).tolist() == [0] * 5
             assert torch.sum(x, 0, out=torch.rand(5, device=device)).tolist() == [0] * 5
+
+
+def test_overwriting_with_a_constant_again_and_again_gives_its_values() -> None:
+    with fake_mode():
+        for value in (1.0, 2.0, 1.0, 1.0, 2.0, 2.0):  # misses, then hits of the cache
+            tensor = torch.empty(3, 2)
+            tensor.fill_(value)
+            assert tensor.tolist() == [[value, value]] * 3
+            tensor.add_(1)
+            assert tensor.zero_().tolist() == [[0.0, 0.0]] * 3
+
+
+def test_an_overwritten_tensor_keeps_its_memory_and_counts_its_version() -> None:
+    with fake_mode():
+        tensor = torch.ones(4)
+        array = tensor.numpy()
+        for count in range(1, 6):
+            tensor.fill_(7.0)
+            assert array.tolist() == [7.0] * 4
+            assert tensor._version == count
+            array[0] = 0.0
+            assert tensor.tolist() == [0.0, 7.0, 7.0, 7.0]
+
+
+def test_a_part_of_a_storage_is_overwritten_alone() -> None:
+    with fake_mode():
+        for _ in range(4):
+            whole = torch.ones(8)
+            whole.fill_(3.0)  # the same sizes as the part below, in a storage that it fills
+            part = torch.ones(16)[4:12]
+            base = part._base
+            part.fill_(3.0)
+            assert base is not None
+            assert base.tolist() == [1.0] * 4 + [3.0] * 8 + [1.0] * 4
+
+
+def test_a_copy_of_unknown_values_ends_what_was_known() -> None:
+    with fake_mode():
+        for _ in range(4):
+            tensor = torch.ones(4)
+            tensor.copy_(torch.rand(4))
+            with pytest.raises(DataDependentOutputException):
+                tensor.sum().item()
+            assert tensor.fill_(2.0).sum().item() == 8.0

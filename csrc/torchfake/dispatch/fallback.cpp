@@ -31,6 +31,11 @@ const ModePtr& default_mode() {
   return mode;
 }
 
+// Whether the values of what the call returns may follow from its key. See Note [Constants].
+bool has_constant_source(const Call& call) {
+  return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
+}
+
 // Key, then hit or miss; values beside them.
 void answer(Call& call, const ModePtr& mode) {
   const AllocatingOperator op(call.traits.name);
@@ -46,7 +51,7 @@ void answer(Call& call, const ModePtr& mode) {
     const CacheEntry* entry = shape_cache::find(key);
     if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
       device = entry->device;
-      if (call.traits.values == ValueSource::kConstant && entry->constant.load(std::memory_order_acquire) == nullptr) {
+      if (has_constant_source(call) && entry->constant.load(std::memory_order_acquire) == nullptr) {
         hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
       }
       if (CallContext* around = CallContext::current()) {
@@ -60,7 +65,7 @@ void answer(Call& call, const ModePtr& mode) {
     device = run_without_key(call, values, ModePtr(mode), bypass);
   }
   values.follow(call, device);
-  if (hit && hit->is_one_tensor && hit->outputs.front().kind == OutputRecipe::Kind::kFresh) {
+  if (hit && hit->is_one_tensor && hit->outputs.front().kind != OutputRecipe::Kind::kView) {
     if (c10::intrusive_ptr<c10::StorageImpl> constant = constant_of(call)) {
       shape_cache::set_constant(*hit, std::move(constant));
     }

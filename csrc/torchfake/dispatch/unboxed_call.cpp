@@ -24,6 +24,11 @@ bool UnboxedCall::possible(const OpTraits& traits) {
   return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
 }
 
+// Whether all values of the argument are replaced: `find` looks at what was known of them.
+bool UnboxedCall::is_overwritten(const ArgTraits& facts) const {
+  return facts.is_written && traits_.values == ValueSource::kOverwrite;
+}
+
 void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   if (C10_UNLIKELY(tensor == c10::UndefinedTensorImpl::singleton())) {
     key_.add_undefined();
@@ -33,7 +38,7 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
   if (C10_LIKELY(
           fake != nullptr && fake->has_plain_geometry() &&
-          !(depends_on_known_values_ && may_have_known_values(*fake)))) {
+          !(depends_on_known_values_ && !is_overwritten(facts) && may_have_known_values(*fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {
@@ -225,10 +230,15 @@ const CacheEntry* UnboxedCall::find() {
     return nullptr;
   }
   if (C10_UNLIKELY(values_follow(*entry))) {
-    if (entry->constant.load(std::memory_order_acquire) == nullptr) {
+    const c10::StorageImpl* constant = entry->constant.load(std::memory_order_acquire);
+    const bool fits = constant != nullptr &&
+        (traits_.values != ValueSource::kOverwrite || is_covered_by(*tensors_.front().fake, *constant));
+    if (!fits) {
       return nullptr;
     }
     gives_constant_ = true;
+  } else if (C10_UNLIKELY(traits_.values == ValueSource::kOverwrite && may_have_known_values(*tensors_.front().fake))) {
+    return nullptr;  // what was known ends
   }
   shape_cache::count_hit(*entry);
   return entry;
@@ -246,7 +256,7 @@ at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
   ++next_return_;
   at::Tensor output = make(entry.outputs[next_output_++]);
   if (C10_UNLIKELY(gives_constant_)) {
-    give_constant(output, *entry.constant.load(std::memory_order_acquire));
+    give_constant(*as_fake(output), *entry.constant.load(std::memory_order_acquire));
   }
   return output;
 }
@@ -265,6 +275,9 @@ void UnboxedCall::finish(const CacheEntry& entry) {
   if (has_effects(entry)) {
     const AllocatingOperator op(traits_.name);
     apply(entry, tensors_, *mode_);
+  }
+  if (C10_UNLIKELY(gives_constant_ && traits_.values == ValueSource::kOverwrite)) {
+    overwrite_with_constant(*tensors_.front().fake, *entry.constant.load(std::memory_order_acquire));
   }
 }
 

@@ -294,42 +294,44 @@ RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// The values of the second argument, where they are known and the first is on the CPU, which refuses those that are not
-// there; a GPU finds out later.
-std::optional<at::Tensor> known_places(const Call& call, int64_t limit) {
+// Visits the values of the second argument, where they are known and the first is on the CPU, which refuses those that are
+// not there; a GPU finds out later.
+template <typename Visit>
+void visit_known_places(const Call& call, int64_t limit, const Visit& visit) {
   const FakeTensorImpl* from = as_fake(call.arg(0).toTensor());
   const FakeTensorImpl* wanted = as_fake(call.arg(1).toTensor());
   const bool on_cpu = from != nullptr && from->claimed_device().is_cpu();
-  std::optional<at::Tensor> values = on_cpu && wanted != nullptr ? known_tensor(*wanted, limit) : std::nullopt;
-  return values && values->numel() > 0 ? values : std::nullopt;
+  const std::optional<at::Tensor> known = on_cpu && wanted != nullptr ? known_tensor(*wanted, limit) : std::nullopt;
+  if (!known || known->numel() == 0) {
+    return;
+  }
+  PlainCpu plain;
+  const at::Tensor places = (known->scalar_type() == c10::kLong ? *known : known->to(c10::kLong)).contiguous();
+  const int64_t* place = places.const_data_ptr<int64_t>();
+  std::for_each(place, place + places.numel(), visit);
 }
 
 }  // namespace
 
 void check_embedding_rows(const Call& call, int64_t limit) {
-  const std::optional<at::Tensor> rows = known_places(call, limit);
   const at::Tensor table = call.arg(0).toTensor();
-  if (!rows || table.dim() != 2) {
-    return;
+  if (table.dim() == 2) {
+    visit_known_places(call, limit, [rows = table.size(0)](int64_t row) {
+      TORCH_CHECK_INDEX(row >= 0 && row < rows, "index out of range in self");
+    });
   }
-  PlainCpu plain;
-  const auto [least, greatest] = rows->aminmax();
-  TORCH_CHECK_INDEX(
-      least.item().toLong() >= 0 && greatest.item().toLong() < table.size(0), "index out of range in self");
 }
 
 void check_classes(const Call& call, int64_t limit) {
-  const std::optional<at::Tensor> classes = known_places(call, limit);
-  if (!classes) {
-    return;
-  }
   const at::Tensor scores = call.arg(0).toTensor();
+  if (scores.dim() == 0) {
+    return;  // which the kernel refuses
+  }
   const int64_t count = scores.size(scores.dim() == 1 ? 0 : 1);
-  PlainCpu plain;
-  const at::Tensor counted = classes->to(c10::kLong).masked_select(classes->ne(call.arg(4).toInt()));
-  const at::Tensor outside = counted.masked_select(counted.lt(0).logical_or(counted.ge(count)));
-  TORCH_CHECK_INDEX(
-      outside.numel() == 0, "Target ", outside.numel() == 0 ? 0 : outside[0].item().toLong(), " is out of bounds.");
+  const int64_t ignored = call.arg(4).toInt();
+  visit_known_places(call, limit, [&](int64_t target) {
+    TORCH_CHECK_INDEX(target == ignored || (target >= 0 && target < count), "Target ", target, " is out of bounds.");
+  });
 }
 
 RuleList argument_checks() {

@@ -24,28 +24,48 @@ c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes) {
   return copy;
 }
 
-// An operator that reads a file makes other values when the file has changed.
-bool follows_from_arguments(const OpTraits& traits) {
-  return traits.values == ValueSource::kConstant && !traits.mutates && !traits.reads_files;
+// Whether all values of the one output follow from arguments that are no tensors.
+bool follows_from_arguments(const Call& call) {
+  const OpTraits& traits = call.traits;
+  const bool is_made = traits.values == ValueSource::kConstant && !traits.mutates;
+  const bool is_overwritten = traits.values == ValueSource::kOverwrite && call.tensors().size() == 1;
+  return (is_made || is_overwritten) && !traits.reads_files && traits.num_returns == 1 &&
+      outputs_of(call).front().isTensor();
 }
 
 }  // namespace
 
 c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call) {
-  if (!follows_from_arguments(call.traits) || call.traits.num_returns != 1 || !outputs_of(call).front().isTensor()) {
+  if (!follows_from_arguments(call)) {
     return {};
   }
   const at::Tensor& output = outputs_of(call).front().toTensor();
   const FakeTensorImpl* fake = output.defined() ? as_fake(output) : nullptr;
   const c10::StorageImpl* bytes = fake == nullptr || !fake->has_storage() ? nullptr : known_bytes(fake->storage_impl());
-  const bool is_kept = bytes != nullptr && bytes->nbytes() > 0 && bytes->nbytes() <= kMostBytes;
+  const bool is_kept = bytes != nullptr && bytes->nbytes() > 0 && bytes->nbytes() <= kMostBytes && fills_storage(*fake);
   return is_kept ? copy_of(*bytes) : c10::intrusive_ptr<c10::StorageImpl>();
 }
 
-void give_constant(const at::Tensor& output, const c10::StorageImpl& constant) {
-  const FakeTensorImpl& fake = *as_fake(output);
-  if (C10_LIKELY(has_room_for(fake, fake.unsafe_storage().nbytes()))) {
-    set_known_bytes(fake.storage_impl(), fake.claimed_device(), copy_of(constant));
+void give_constant(const FakeTensorImpl& output, const c10::StorageImpl& constant) {
+  if (C10_LIKELY(has_room_for(output, constant.nbytes()))) {
+    set_known_bytes(output.storage_impl(), output.claimed_device(), copy_of(constant));
+  }
+}
+
+bool is_covered_by(const FakeTensorImpl& fake, const c10::StorageImpl& constant) {
+  return fills_storage(fake) && fake.storage_impl()->nbytes() == constant.nbytes();
+}
+
+void overwrite_with_constant(const FakeTensorImpl& fake, const c10::StorageImpl& constant) {
+  c10::StorageImpl* storage = fake.storage_impl();
+  c10::StorageImpl* bytes = partly_known_bytes(storage);
+  if (bytes == nullptr) {
+    forget_known_bytes(storage);
+    return give_constant(fake, constant);
+  }
+  std::memcpy(bytes->mutable_data(), constant.data(), constant.nbytes());
+  if (storage_context(storage)->unknown) {
+    complete_known_bytes(storage);
   }
 }
 

@@ -6,7 +6,7 @@
 namespace torchfake {
 
 // Note [Constants]
-// zeros, full, arange and zeros_like make small tensors whose values are known (Note [Known values]). The values follow
+// zeros, full, arange and zeros_like make small tensors whose values are known, fill_ and zero_ give them to one (Note [Known values]). The values follow
 // from the arguments that are not tensors, and these are all in the key of the cache: so the real operator runs on the
 // first calls alone, and what it made is kept with the entry. A later hit gets a copy of its own, which may be written to.
 // Only a few kilobytes are kept; the real operator makes anything larger about as fast as it can be copied.
@@ -16,6 +16,13 @@ namespace torchfake {
 c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call);
 
 // Gives `output`, a fresh fake, the values of a constant.
-void give_constant(const at::Tensor& output, const c10::StorageImpl& constant);
+void give_constant(const FakeTensorImpl& output, const c10::StorageImpl& constant);
+
+// Whether the elements of a fake are all of a storage as large as the constant, so that it can be overwritten with it.
+bool is_covered_by(const FakeTensorImpl& fake, const c10::StorageImpl& constant);
+
+// Overwrites the values of a fake that is covered by the constant. Bytes that were known stay in their place: somebody may
+// hold a pointer to them.
+void overwrite_with_constant(const FakeTensorImpl& fake, const c10::StorageImpl& constant);
 
 }  // namespace torchfake
