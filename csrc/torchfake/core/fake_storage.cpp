@@ -190,11 +190,13 @@ void begin_known_bytes(
   StorageContext* context = ensure_context(storage, device);
   context->known = std::move(bytes);
   context->unknown = std::move(unknown);
+  context->is_blank = true;
 }
 
 void complete_known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   context->unknown.reset();
+  context->is_blank = false;
   // On a claimed CPU the bytes are where a real tensor would have them, so tolist(), numpy() and C++ code that reads
   // lengths through a pointer find them. On any other device a pointer would not be readable here.
   if (context->device().is_cpu()) {
@@ -214,6 +216,7 @@ void forget_known_bytes(c10::StorageImpl* storage) {
   }
   context->retired = std::move(context->known);
   context->unknown.reset();
+  context->is_blank = false;
   count(*context);
   repoint(storage, nullptr);
   compat::set_write_hook(storage, &refuse_data);

@@ -62,6 +62,8 @@ struct StorageContext final : ClaimedMemory {
   c10::intrusive_ptr<c10::StorageImpl> known;
   // Of the same size: 0xFF for every byte that is not known yet. Null when all of them are.
   c10::intrusive_ptr<c10::StorageImpl> unknown;
+  // Whether `unknown` is still as it began: no value has been written.
+  bool is_blank = false;
   // Instead of `known`, where the storage is large and repeats few values.
   std::unique_ptr<RepeatedBytes> repeated;
   // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.

@@ -24,9 +24,13 @@ bool UnboxedCall::possible(const OpTraits& traits) {
   return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
 }
 
-// Whether all values of the argument are replaced: `find` looks at what was known of them.
-bool UnboxedCall::is_overwritten(const ArgTraits& facts) const {
-  return facts.is_written && traits_.values == ValueSource::kOverwrite;
+// Whether known values of the argument may take part in the call. Of an argument that is overwritten as a whole, `find`
+// decides.
+bool UnboxedCall::knows_values(const ArgTraits& facts, const FakeTensorImpl& fake) const {
+  if (facts.is_written || facts.is_statistic) {
+    return traits_.values != ValueSource::kOverwrite && may_have_known_values(fake);
+  }
+  return may_have_readable_values(fake);
 }
 
 void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
@@ -37,8 +41,7 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   FakeTensorImpl* fake = as_fake(tensor);
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
   if (C10_LIKELY(
-          fake != nullptr && fake->has_plain_geometry() &&
-          !(depends_on_known_values_ && !is_overwritten(facts) && may_have_known_values(*fake)))) {
+          fake != nullptr && fake->has_plain_geometry() && !(depends_on_known_values_ && knows_values(facts, *fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {

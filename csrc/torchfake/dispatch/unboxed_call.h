@@ -89,7 +89,7 @@ class UnboxedCall {
 
  private:
   void add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor);
-  bool is_overwritten(const ArgTraits& facts) const;
+  bool knows_values(const ArgTraits& facts, const FakeTensorImpl& fake) const;
   bool mode_agrees() const;
   at::Tensor make(const OutputRecipe& recipe);
   bool values_follow(const CacheEntry& entry) const;

@@ -68,6 +68,7 @@ void expect_values(const FakeTensorImpl& fake) {
 void mark_written(const FakeTensorImpl& fake) {
   PlainCpu plain;
   mask_of_unknown(fake).zero_();
+  storage_context(storage_of(fake))->is_blank = false;
   const c10::StorageImpl& unknown = *storage_context(storage_of(fake))->unknown;
   const auto* bytes = static_cast<const char*>(unknown.data());
   if (std::all_of(bytes, bytes + unknown.nbytes(), [](char byte) { return byte == 0; })) {

@@ -41,6 +41,13 @@ inline bool may_have_known_values(const FakeTensorImpl& fake) {
   return context != nullptr && (context->known || context->repeated);
 }
 
+// The same for a fake that is only read: one whose values have not been written yet has none to read.
+inline bool may_have_readable_values(const FakeTensorImpl& fake) {
+  c10::StorageImpl* storage = fake.storage_impl();
+  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
+  return may_have_known_values(fake) && (context == nullptr || !context->is_blank || fake.numel() == 0);
+}
+
 // Whether all values of the fake are known, and there are no more than `limit`.
 bool is_known(const FakeTensorImpl& fake, int64_t limit);
 
