@@ -27,7 +27,7 @@ except ImportError as error:
         f"torchfake's engine does not load with PyTorch {torch.__version__}: it works with the PyTorch it was built "
         "against alone. Build it again for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
-from torchfake import _custom_ops, _serialization
+from torchfake import _serialization, _tracing
 from torchfake._activation import uninstall
 from torchfake.cache import (
     CacheInfo,
@@ -135,5 +135,5 @@ __version__ = "0.1.0"
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 
 # All that importing does. Whatever changes PyTorch is installed with the first mode or fake: see _activation.
-_C._set_fake_impl_finder(_custom_ops.has_fake_impl)
+_C._set_fake_impl_finder(_tracing.has_fake_impl)
 _serialization.allow_in_safe_files()

@@ -1,26 +1,16 @@
-"""`torch.load` and `load_state_dict` with fakes: inside the mode a file brings fakes, and its data is not read.
-
-Note [Loading in the mode]
-A file of `torch.save` is a pickle that refers to its storages by number, and their data elsewhere. In the mode the
-pickle alone is read, each number becomes the storage of a fake, and PyTorch's own functions rebuild the tensors on it:
-
-    with fake_mode():
-        state = torch.load("llama.pt", map_location="cuda:1")   # reads some kilobytes
-
-PyTorch makes a tensor on the device that its storage names, and the storage of a fake names the one that is claimed.
-Invariants: one storage a number, so aliases in the file are aliases in memory. Outside the mode nothing changes. The
-one thing that is read, and known then, is a storage of a single element: an optimizer asks how many steps it has taken.
-Rejected: wrapping PyTorch's rebuild functions, of which there are many, and whose identity weights_only loading checks.
-"""
+"""`torch.load`, `load_state_dict` and safetensors in the mode: a file yields fakes, and its data is not read."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import math
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from types import TracebackType
 from typing import IO, Any, Literal
 
 import torch
@@ -29,6 +19,22 @@ from torch.storage import TypedStorage, UntypedStorage
 
 from torchfake import _C
 from torchfake.errors import RealTensorError, UnsupportedFakeTensorException
+from torchfake.fake import no_fake_mode
+
+# ---- torch.load and load_state_dict ----------------------------------------------------------------------------------
+#
+# Note [Loading in the mode]
+# A file written by `torch.save` is a pickle that refers to its storages by key, with their data stored elsewhere. In
+# the mode only the pickle is read, each key becomes the storage of a fake, and PyTorch's own functions rebuild the
+# tensors:
+#
+#     with fake_mode():
+#         state = torch.load("llama.pt", map_location="cuda:1")   # reads a few kilobytes
+#
+# PyTorch creates a tensor on the device that its storage names, and the storage of a fake names the claimed one.
+# Invariants: one storage per key, so aliases in the file are aliases in memory. Outside the mode nothing changes. Only
+# storages with a single element are read, and their values known: an optimizer reads its step count.
+# Rejected: wrapping PyTorch's rebuild functions. There are many, and weights_only loading checks their identity.
 
 ByteOrder = Literal["little", "big"]
 
@@ -226,3 +232,122 @@ def load_state_dict(
     if not assign and isinstance(state_dict, Mapping):
         _refuse_mixing(self, state_dict)
     return original(self, state_dict, strict=strict, assign=assign)
+
+
+# ---- safetensors -----------------------------------------------------------------------------------------------------
+#
+# safetensors reads in Rust and copies to a data pointer, so its functions have to be replaced. Fakes are made from the
+# header alone; as in Note [Loading in the mode], tensors with a single element are read.
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F4": torch.float4_e2m1fn_x2,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+def _empty(dtype_name: str, shape: Sequence[int]) -> Tensor:
+    dtype = _DTYPES.get(dtype_name)
+    if dtype is None:
+        raise UnsupportedFakeTensorException(f"safetensors: PyTorch has no dtype for {dtype_name}", "safetensors")
+    if dtype is torch.float4_e2m1fn_x2:  # one element holds two of the file's
+        shape = (*shape[:-1], shape[-1] // 2)
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def _known(number: Tensor) -> Tensor:
+    """A fake that knows the values of a real tensor, as `torch.tensor` makes them."""
+    return torch.ops.aten.lift_fresh(number)  # type: ignore[no-any-return]
+
+
+class _FakeSlice:
+    """What `get_slice` returns in the mode."""
+
+    def __init__(self, real: Any, device: torch.device) -> None:
+        self._real = real
+        self._device = device
+
+    def get_shape(self) -> list[int]:
+        return self._real.get_shape()  # type: ignore[no-any-return]
+
+    def get_dtype(self) -> str:
+        return self._real.get_dtype()  # type: ignore[no-any-return]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._whole()[index].to(self._device)
+
+    def _whole(self) -> Tensor:
+        if math.prod(self.get_shape()) != 1:
+            return _empty(self.get_dtype(), self.get_shape())
+        with no_fake_mode():
+            number = self._real[...]
+        return _known(number)
+
+
+class _FakeSafeOpen:
+    """What `safe_open` returns in the mode. The library reads the header and answers for it; data is not asked for."""
+
+    def __init__(self, real: Any, device: torch.device) -> None:
+        self._real = real
+        self._device = device
+
+    def __enter__(self) -> _FakeSafeOpen:
+        self._real.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._real.__exit__(kind, error, traceback)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)  # keys, offset_keys, metadata
+
+    def get_slice(self, name: str) -> _FakeSlice:
+        return _FakeSlice(self._real.get_slice(name), self._device)
+
+    def get_tensor(self, name: str) -> Tensor:
+        return self.get_slice(name)[...]
+
+    def get_tensors(self) -> dict[str, Tensor]:
+        return {name: self.get_tensor(name) for name in self._real.offset_keys()}
+
+
+def safe_open(original: Callable[..., Any], filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
+    if framework not in ("pt", "torch", "pytorch"):
+        return original(filename, framework, device, **kwargs)
+    claimed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    return _FakeSafeOpen(original(filename, framework, "cpu", **kwargs), claimed)
+
+
+def load_safetensors(original: Callable[[bytes], dict[str, Tensor]], data: bytes) -> dict[str, Tensor]:
+    # The file format: the header's length in 8 bytes, the header as JSON, the data.
+    start = 8 + int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8:start])
+    entries.pop("__metadata__", None)
+    loaded = {}
+    for name, entry in entries.items():
+        loaded[name] = _empty(entry["dtype"], entry["shape"])
+        if loaded[name].numel() == 1:
+            begin, end = entry["data_offsets"]
+            with no_fake_mode():
+                number = torch.frombuffer(bytearray(data[start + begin : start + end]), dtype=loaded[name].dtype)
+            loaded[name] = _known(number.reshape(entry["shape"]))
+    return loaded

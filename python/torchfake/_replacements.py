@@ -9,27 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from torchfake import (
-    _amp,
-    _attributes,
-    _autograd,
-    _checks,
-    _creation,
-    _cuda,
-    _custom_ops,
-    _data,
-    _export,
-    _higher_order,
-    _init,
-    _legacy_types,
+    _devices,
     _loading,
-    _methods,
     _mode,
-    _modules,
-    _printing,
-    _safetensors,
     _serialization,
     _storages,
     _symbolic_sizes,
+    _tensors,
+    _tracing,
+    _training,
     interop,
 )
 from torchfake._C import When
@@ -50,12 +38,12 @@ _TENSORS = (
     *(
         Put(
             f"torch:Tensor.{name}",
-            lambda _, name=name: _attributes.make_attribute(name),
+            lambda _, name=name: _tensors.make_attribute(name),
             When.GIVEN_FAKE,
             "What only a fake can be asked. Fakes are plain tensors, so it is an attribute that no other tensor has.",
             condition_in_words="asked of a fake; of another tensor it is an `AttributeError`, as before",
         )
-        for name in _attributes.NAMES
+        for name in _tensors.NAMES
     ),
     *(
         Patch(
@@ -64,19 +52,19 @@ _TENSORS = (
             When.GIVEN_FAKE,
             "Written in C, by a tensor's keys or data pointer, where a fake has nothing to show.",
         )
-        for name, by in _methods.FOR_FAKES.items()
+        for name, by in _tensors.FOR_FAKES.items()
     ),
     Patch("torch:Tensor.set_", _storages.set_, When.FAKES_EXIST, "Would mix a fake with the storage of a real tensor."),
-    Patch("torch:Tensor.__format__", _printing.format_tensor, When.GIVEN_FAKE, "A number is formatted by its value."),
+    Patch("torch:Tensor.__format__", _tensors.format_tensor, When.GIVEN_FAKE, "A number is formatted by its value."),
     Patch(
         "torch._tensor_str:_str_intern",
-        _printing.str_intern,
+        _tensors.str_intern,
         When.FAKES_EXIST,
         "The printed form of fakes, and of wrappers around them; printing runs operators on real tensors.",
     ),
     Put(
         "torch:_has_compatible_shallow_copy_type",
-        _modules.make_is_compatible,
+        _training.make_is_compatible,
         When.GIVEN_FAKE,
         "`module.to()` asks whether `parameter.data` can be set, which is an error between a real tensor and a fake.",
         condition_in_words="one argument is a fake and the other is not",
@@ -168,28 +156,28 @@ _STORAGES = (
 _CREATION = (
     *(
         Patch(f"torch:{name}", by, When.IN_MODE, "Makes a tensor over memory without an operator.")
-        for name, by in (("asarray", _creation.asarray), ("frombuffer", _creation.frombuffer))
+        for name, by in (("asarray", _storages.asarray), ("frombuffer", _storages.frombuffer))
     ),
     Patch(
         "torch.utils.dlpack:from_dlpack",
-        _creation.from_dlpack,
+        _storages.from_dlpack,
         When.IN_MODE_OR_GIVEN_FAKE,
         "Makes a tensor over memory without an operator; a fake has none to pass on, and a storage to share.",
     ),
     Patch(
-        "torch._C:_from_dlpack", _creation.frombuffer, When.IN_MODE, "Makes a tensor over memory without an operator."
+        "torch._C:_from_dlpack", _storages.frombuffer, When.IN_MODE, "Makes a tensor over memory without an operator."
     ),
-    Patch("torch.utils.dlpack:to_dlpack", _creation.to_dlpack, When.GIVEN_FAKE, "Passes on memory."),
+    Patch("torch.utils.dlpack:to_dlpack", _storages.to_dlpack, When.GIVEN_FAKE, "Passes on memory."),
     *(
         Put(
             f"torch.cuda:{name}",
-            _legacy_types.stand_in,
+            _devices.stand_in,
             When.IN_MODE,
             "A type, written in C, that refuses to make tensors where PyTorch has no CUDA.",
             condition_in_words="called while the thread is in a mode; elsewhere it raises what PyTorch's does",
             optional=True,
         )
-        for name in _legacy_types.NAMES
+        for name in _devices.NAMES
     ),
 )
 
@@ -230,40 +218,40 @@ _MODES = (
 _TRACING = (
     Patch(
         "torch.fx.experimental.proxy_tensor:is_fake",
-        _export.is_fake_to_tracers,
+        _tracing.is_fake_to_tracers,
         When.FAKES_EXIST,
         "Tracers put a fake into a graph as it is.",
         copies=False,
     ),
     Patch(
         "torch._C:_is_fake_tensor",
-        _export.is_fake_of_pytorch,
+        _tracing.is_fake_of_pytorch,
         When.FAKES_EXIST,
         "Since 2.14: tracers take a tensor with the Fake key for a fake of PyTorch's own.",
         optional=True,
     ),
-    Patch("torch.export:save", _export.save, When.FAKES_EXIST, "Would write weights that are not there."),
+    Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Would write weights that are not there."),
     Patch(
         "torch._dynamo.utils:clone_input",
-        _export.clone_input,
+        _tracing.clone_input,
         When.FAKES_EXIST,
         "The compiler aligns its samples, which takes an address.",
     ),
     Patch(
         "torch._ops:HigherOrderOperator.dispatch",
-        _higher_order.dispatch,
+        _tracing.dispatch,
         When.FAKES_EXIST,
         "Operators that take functions are dispatched in Python, which has no kernels on the Fake key.",
     ),
     Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
-        _higher_order.setup_compilation_env,
+        _tracing.setup_compilation_env,
         When.IN_MODE,
         "The compiler has fakes of its own: ours leave meanwhile.",
     ),
     Patch(
         "torch._library.fake_impl:set_ctx_getter",
-        _custom_ops.set_ctx_getter,
+        _tracing.set_ctx_getter,
         When.IN_MODE,
         "A fake implementation that asks for a size that depends on values gets a typed error.",
     ),
@@ -272,30 +260,32 @@ _TRACING = (
 _AUTOGRAD = (
     Patch(
         "torch.autograd.graph:_engine_run_backward",
-        _autograd.engine_run_backward,
+        _training.engine_run_backward,
         When.FAKES_EXIST,
         "Backward makes tensors on the devices of those it is given: fake ones for fakes, also outside the mode.",
     ),
     Patch(
-        "torch.autograd:_make_grads", _autograd.make_grads, When.IN_MODE, "The first gradient of a real graph is real."
+        "torch.autograd:_make_grads", _training.make_grads, When.IN_MODE, "The first gradient of a real graph is real."
     ),
     *(
         Patch(f"torch.autograd.graph:{name}", by, When.GIVEN_FAKE, "Tells saved tensors apart by address.")
-        for name, by in (("_get_sid", _autograd.get_sid), ("_get_tid", _autograd.get_tid))
+        for name, by in (("_get_sid", _training.get_sid), ("_get_tid", _training.get_tid))
     ),
 )
 
 _DEVICES = (
     Patch(
         "torch.cuda.amp.common:amp_definitely_not_available",
-        _amp.amp_definitely_not_available,
+        _devices.amp_definitely_not_available,
         When.IN_MODE,
         "Mixed precision works on claimed CUDA.",
     ),
-    Patch("torch.cuda:is_bf16_supported", _amp.is_bf16_supported, When.IN_MODE, "Asks the device for its properties."),
+    Patch(
+        "torch.cuda:is_bf16_supported", _devices.is_bf16_supported, When.IN_MODE, "Asks the device for its properties."
+    ),
     Patch(
         "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
-        _amp.maybe_opt_step,
+        _devices.maybe_opt_step,
         When.FAKES_EXIST,
         "Asks whether a gradient overflowed, which is a value.",
     ),
@@ -306,22 +296,22 @@ _DEVICES = (
             When.IN_MODE,
             "Current device, generators, streams and events of claimed devices.",
         )
-        for name, function in _cuda.IN_THE_MODE.items()
+        for name, function in _devices.IN_THE_MODE.items()
     ),
     *(
         Patch(f"torch.cuda:{name}.__new__", by, When.IN_MODE, "Has no base class where PyTorch has no CUDA.")
-        for name, by in (("Stream", _cuda.new_stream), ("Event", _cuda.new_event))
+        for name, by in (("Stream", _devices.new_stream), ("Event", _devices.new_event))
     ),
     Patch(
         "torch._C:_ensureCUDADeviceGuardSet",
-        _cuda.leave_guard,
+        _devices.leave_guard,
         When.FAKES_EXIST,
         "PyTorch's FakeTensorMode would put a guard over ours that makes no streams.",
     ),
     *(
         Patch(
             target,
-            _cuda.uncached,
+            _devices.uncached,
             When.IN_MODE,
             "PyTorch remembers the answer for good; that of a claimed device is not the real one's.",
             optional=True,
@@ -349,7 +339,7 @@ _DEVICES = (
 _MODULES = (
     Patch(
         "torch.nn:RNNBase.flatten_parameters",
-        _modules.flatten_parameters,
+        _training.flatten_parameters,
         When.FAKES_EXIST,
         "Recurrent weights are told apart by address.",
     ),
@@ -361,18 +351,18 @@ _MODULES = (
     ),
     Patch(
         "torch.nn.init:_no_grad_trunc_normal_",
-        _init.no_grad_trunc_normal_,
+        _training.no_grad_trunc_normal_,
         When.GIVEN_FAKE,
         "Draws again until the values please.",
     ),
     Patch(
         "torch.nn.functional:gaussian_nll_loss",
-        _checks.with_nothing_negative,
+        _training.with_nothing_negative,
         When.FAKES_EXIST,
         "Looks for variances that are negative.",
     ),
     *(
-        Patch(target, _checks.with_valid_input, When.FAKES_EXIST, "Validates values.", optional=True)
+        Patch(target, _training.with_valid_input, When.FAKES_EXIST, "Validates values.", optional=True)
         for target in (
             "torch.distributions.distribution:Distribution.__init__",
             "torch.distributions.distribution:Distribution._validate_sample",
@@ -383,7 +373,7 @@ _MODULES = (
     *(
         Patch(
             f"torch.optim._adafactor:{name}",
-            _checks.with_factors_alone,
+            _training.with_factors_alone,
             When.FAKES_EXIST,
             "Reads norms, by which it only multiplies.",
         )
@@ -395,7 +385,7 @@ _DATA = (
     *(
         Patch(
             f"torch.utils.data.sampler:{name}.__iter__",
-            _data.real_steps,
+            _training.real_steps,
             When.FAKES_EXIST,
             "Which samples make a batch is a value: drawn for real.",
         )
@@ -403,21 +393,23 @@ _DATA = (
     ),
     Patch(
         "torch.utils.data.sampler:WeightedRandomSampler.__init__",
-        _data.weighted_init,
+        _training.weighted_init,
         When.IN_MODE_OR_GIVEN_FAKE,
         "Weights have to be known to draw by them.",
     ),
     Patch(
         "torch.utils.data.distributed:DistributedSampler.__iter__",
-        _data.real,
+        _training.real,
         When.IN_MODE,
         "Which samples make a batch is a value: drawn for real.",
     ),
-    Patch("torch.utils.data.dataset:randperm", _data.real, When.IN_MODE, "`random_split` draws indices.", copies=False),
+    Patch(
+        "torch.utils.data.dataset:randperm", _training.real, When.IN_MODE, "`random_split` draws indices.", copies=False
+    ),
     *(
         Patch(
             f"torch.utils.data.dataloader:_BaseDataLoaderIter.{name}",
-            _data.real,
+            _training.real,
             When.IN_MODE,
             "The seed of the workers, and samplers of the user's own. Samples are fetched elsewhere, in the mode.",
         )
@@ -439,8 +431,10 @@ _FILES = (
         When.FAKES_EXIST,
         "A file brings fakes, and its data is not read; outside the mode pickled fakes ask where they go.",
     ),
-    Patch("safetensors:safe_open", _safetensors.safe_open, When.IN_MODE, "A file brings fakes, by its header alone."),
-    Patch("safetensors.torch:load", _safetensors.load, When.IN_MODE, "A file brings fakes, by its header alone."),
+    Patch("safetensors:safe_open", _loading.safe_open, When.IN_MODE, "A file brings fakes, by its header alone."),
+    Patch(
+        "safetensors.torch:load", _loading.load_safetensors, When.IN_MODE, "A file brings fakes, by its header alone."
+    ),
     Patch(
         "torch:Tensor._reduce_ex_internal",
         _serialization.reduce_ex,

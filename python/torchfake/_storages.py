@@ -1,9 +1,4 @@
-"""Storages of fakes, asked, read and written without an operator.
-
-They name the device that is claimed, and copies of them the one they are asked for. `tensor.untyped_storage().fill_(0)`
-never reaches the dispatcher, so the engine cannot follow it: what is known of the values ends. There is nothing to
-read, which is an error of ours and not one about the meta device.
-"""
+"""Storages of fakes, and tensors over memory that exists already (a buffer, a file, another library's array)."""
 
 from __future__ import annotations
 
@@ -17,8 +12,15 @@ from torch import Tensor
 from torch.storage import TypedStorage, UntypedStorage
 
 from torchfake import _C
+from torchfake._tensors import no_data
 from torchfake.errors import DataAccessError, RealTensorError
 from torchfake.fake import no_fake_mode
+
+# ---- Storages --------------------------------------------------------------------------------------------------------
+#
+# A fake's storage names the claimed device, and a copy of it the requested one. `tensor.untyped_storage().fill_(0)`
+# never reaches the dispatcher, so the engine cannot follow it and forgets the known values. Reading raises an error of
+# torchfake's, not one about the meta device.
 
 _device_of_pytorch: Callable[[UntypedStorage], torch.device] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]
 
@@ -181,3 +183,79 @@ def set_(original: Callable[..., Tensor], self: Tensor, source: Any = None, *arg
 
 def _mixed(what: str) -> RealTensorError:
     return RealTensorError(f"aten::set_.source_Storage: {what}", "aten::set_.source_Storage")
+
+
+# ---- Memory from outside ---------------------------------------------------------------------------------------------
+#
+# Note [Outside memory]
+# `torch.from_numpy` and similar functions make tensors that share memory owned by somebody else. In the mode they
+# return fakes. If the tensor is small, that memory itself holds the fake's known values (see Note [Known values]), not
+# a copy of it, so that each side sees the other's writes as in a real run:
+#
+#     array = numpy.zeros(3)
+#     fake = torch.from_numpy(array)
+#     array[0] = 5                 # fake[0].item() is 5.0
+#     fake.add_(1)                 # array[0] is 6.0
+#     fake.add_(torch.rand(3))     # the fake's values are unknown from here on; the array keeps what it had
+#
+# Invariants: nothing is copied on the way in, and a fake that is exported and imported again shares its fake storage.
+# Shortcoming: an array cannot become unknown. After a write of unknown values it still holds the old ones, and so does
+# any other fake made from the same array.
+# Rejected: a copy. A program that fills its array after the call would read the old values from the fake.
+
+
+def _enter_mode(tensor: Tensor) -> Tensor:
+    """Does what PyTorch itself does at the end of `from_numpy` and leaves out elsewhere."""
+    if not _C.in_fake_mode() or _C.is_fake(tensor):
+        return tensor
+    requires_grad = tensor.requires_grad
+    # Not detached: the engine shares a memory only if no other tensor is on it, and `tensor` is ours alone.
+    fake: Tensor = torch.ops.aten.lift_fresh(tensor.requires_grad_(False))
+    return fake.requires_grad_(requires_grad)
+
+
+def frombuffer(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    return _enter_mode(original(*args, **kwargs))
+
+
+def asarray(original: Callable[..., Tensor], obj: Any, *args: Any, **kwargs: Any) -> Tensor:
+    array = original(obj, *args, **kwargs)
+    # A real tensor may be used in the mode, and its aliases are real as it is.
+    return array if isinstance(obj, Tensor) else _enter_mode(array)
+
+
+def from_dlpack(
+    original: Callable[..., Tensor],
+    ext_tensor: Any,
+    *,
+    device: torch.device | str | None = None,
+    copy: bool | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    if isinstance(ext_tensor, Tensor):
+        if _C.is_plain_fake(ext_tensor):
+            return _alias(ext_tensor, ext_tensor.device if device is None else torch.device(device), copy)
+        with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
+            return original(ext_tensor, device=device, copy=copy, **kwargs)
+    return _enter_mode(original(ext_tensor, device=device, copy=copy, **kwargs))
+
+
+def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
+    """`from_dlpack` of a fake: no data to pass on, and a storage to share."""
+    if fake.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if fake.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    moved = fake.data.to(device)
+    if copy is False and moved.untyped_storage()._cdata != fake.untyped_storage()._cdata:
+        raise ValueError(
+            f"cannot move DLPack tensor from device {fake.device} to {device} without copying. "
+            "Set copy=None or copy=True."
+        )
+    return moved.clone() if copy else moved
+
+
+def to_dlpack(original: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if _C.is_plain_fake(tensor) and (tensor.device.type != "cpu" or not _C.is_known(tensor)):
+        raise no_data("to_dlpack")
+    return original(tensor, *args, **kwargs)

@@ -1,9 +1,4 @@
-"""CUDA devices in the mode: the current one (`device(1)`, `set_device` of `torch.cuda`), their random generators, and
-their streams and events, on which nothing waits.
-
-A stream of a claimed device is a `torch.Stream`, which asks the device's guard for everything; `torch.cuda.Stream` has
-no base class where PyTorch was built without CUDA.
-"""
+"""Claimed CUDA devices: the current device, random generators, streams and events, mixed precision, legacy types."""
 
 from __future__ import annotations
 
@@ -12,8 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from torchfake import _C
+
+# ---- Devices, generators, streams ------------------------------------------------------------------------------------
+#
+# A stream of a claimed device is a `torch.Stream`, which delegates everything to the device guard; `torch.cuda.Stream`
+# has no base class where PyTorch was built without CUDA. Nothing runs on a claimed device, so nothing has to wait.
 
 
 def _exchange_device(device: int | None) -> int:
@@ -119,3 +121,73 @@ def leave_guard(original: Callable[[], None]) -> None:
 def uncached(original: Any, *args: Any, **kwargs: Any) -> Any:
     """What PyTorch remembers of a device, asked anew and not remembered: of a claimed one the answer is another."""
     return original.__wrapped__(*args, **kwargs)
+
+
+# ---- Mixed precision -------------------------------------------------------------------------------------------------
+#
+# Autocast and GradScaler ask whether CUDA is available.
+
+
+def amp_definitely_not_available(original: Callable[[], bool]) -> bool:
+    return False
+
+
+def is_bf16_supported(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
+    return True  # a claimed GPU is an H200
+
+
+def maybe_opt_step(
+    original: Callable[..., float | None],
+    self: GradScaler,
+    optimizer: torch.optim.Optimizer,
+    optimizer_state: dict[str, Any],
+    *args: Any,
+    **kwargs: Any,
+) -> float | None:
+    # Whether a gradient overflowed is a value, and fakes have none. The step is taken: it is what a run that goes well
+    # does, and what a plan has to have room for.
+    if any(_C.is_fake(found) for found in optimizer_state["found_inf_per_device"].values()):
+        step: Callable[..., float | None] = optimizer.step
+        return step(*args, **kwargs)
+    return original(self, optimizer, optimizer_state, *args, **kwargs)
+
+
+# ---- Legacy tensor types ---------------------------------------------------------------------------------------------
+#
+# `torch.cuda.FloatTensor` and the other types in the mode, on a PyTorch without CUDA.
+
+
+class _CudaTensorType(type):
+    """The type of the stand-ins. Outside the mode they raise what PyTorch's own do."""
+
+    dtype: torch.dtype
+    _original: Any
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if not _C.in_fake_mode():
+            return cls._original(*args, **kwargs)
+        return torch.empty(0, dtype=cls.dtype, device="cuda").new(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor) and instance.device.type == "cuda" and instance.dtype == cls.dtype
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._original, name)
+
+    # PyTorch has a set of its tensor types.
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls._original
+
+    def __hash__(cls) -> int:
+        return hash(cls._original)
+
+
+def stand_in(original: Any) -> Any:
+    """What stands in the place of one of PyTorch's types: the type itself where PyTorch has CUDA."""
+    if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return original
+    return _CudaTensorType(original.__name__, (), {"__module__": "torch.cuda", "_original": original})
+
+
+#: Those that PyTorch has.
+NAMES = sorted(original.__name__ for original in torch._tensor_classes if original.__module__ == "torch.cuda")

@@ -1,26 +1,70 @@
-"""Operators that take functions, on fakes: `cond`, `while_loop`, `scan`, `flex_attention` and their like.
-
-They are dispatched in Python. Below autograd and the modes they come to the Fake key, and go on to the implementation
-for real tensors, whose operators answer with fakes. The few that decide by a value have a kernel here, for when the
-value is not known.
-"""
+"""Tracers, the compiler and operators defined in Python: `make_fx`, `torch.export`, `cond`, custom operators."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, _ops
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
+from torch._library import simple_registry
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
-from torchfake.errors import DataDependentOutputException, DynamicOutputShapeException
+from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, in_mode_of, is_fake
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+# ---- Tracers and the compiler ----------------------------------------------------------------------------------------
+#
+# `make_fx`, `torch.export` and `torch.compile`, given fakes as example inputs.
+
+
+def is_fake_to_tracers(original: Callable[[object], bool], x: object) -> bool:
+    """What tracers ask: a fake goes into `meta["val"]` as it is, and answers itself when asked for a value."""
+    return original(x) or is_fake(x)
+
+
+def is_fake_of_pytorch(original: Callable[[Tensor], bool], x: Tensor) -> bool:
+    """Whether a fake is one of PyTorch's own, whose tracers make such a fake again where they would detach another one.
+
+    Since 2.14 PyTorch asks for the key that fakes of its own in C++ will have, and that ours have today.
+    """
+    return original(x) and not _C.is_plain_fake(x)
+
+
+def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
+    """The compiler takes a fake as its own sample, as it takes PyTorch's fakes.
+
+    Others it clones to the same place in a cache line, which takes an address.
+    """
+    return x if is_fake(x) else original(x, **options)
+
+
+def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
+    # PyTorch writes zeros for the weights of its own fakes, as many as real ones would take.
+    for name, value in {**ep.state_dict, **ep.constants}.items():
+        if is_fake(value):
+            raise DataAccessError(
+                f"torch.export.save: {name!r} is a fake tensor and holds no data to write. Load the real weights into "
+                "the exported program first, or save what its graph says.",
+                "torch.export.save",
+            )
+    return original(ep, *args, **kwargs)
+
+
+# ---- Higher-order operators ------------------------------------------------------------------------------------------
+#
+# `cond`, `while_loop`, `scan`, `flex_attention` and others are dispatched in Python. Below autograd and the modes they
+# arrive at the Fake key, and continue to the implementation for real tensors, whose operators return fakes. The few
+# that branch on a value have a kernel here, used when the value is unknown.
 
 _FAKE = torch._C._dispatch_key_parse("Fake")
 _REAL = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -181,3 +225,37 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     while_loop_op: _while_loop,
     while_loop_stack_output_op: _while_loop_stack_output,
 }
+
+
+# ---- Custom operators ------------------------------------------------------------------------------------------------
+#
+# Finds the fake implementations for the engine, and gives them a `torch.library.get_ctx()` that works.
+
+
+class _Context:
+    """Where PyTorch would make a symbol for a size that depends on values, says that it does."""
+
+    def __init__(self, op: str) -> None:
+        self._op = op
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
+        raise DynamicOutputShapeException(
+            f"{self._op}: the operator's fake implementation asks for a size that depends on values, and they are not "
+            "known; keep this part out of the fake run.",
+            self._op,
+        )
+
+    create_unbacked_symint = new_dynamic_size
+
+
+def set_ctx_getter(
+    original: Callable[[Any], AbstractContextManager[None]], getter: Callable[[], Any]
+) -> AbstractContextManager[None]:
+    # On plain meta tensors the getter raises, and speaks of FakeTensors; here the tensors are fake.
+    op: str = inspect.getclosurevars(getter).nonlocals.get("qualname", "custom operator")
+    return original(lambda: _Context(op))
+
+
+def has_fake_impl(op: str) -> bool:
+    """Whether somebody has given the operator a fake implementation, which the engine then runs."""
+    return simple_registry.singleton.find(op).fake_impl.kernel is not None

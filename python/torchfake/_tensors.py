@@ -1,0 +1,319 @@
+"""`torch.Tensor` on fakes: attributes that only fakes have, methods that never reach the dispatcher, and printing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, _tensor_str
+from torch.autograd import forward_ad
+
+from torchfake import _C
+from torchfake._mode import mode_of
+from torchfake.errors import DataAccessError, UnknownValuesError
+from torchfake.fake import find_fake, in_mode_of, is_fake, no_fake_mode
+
+# ---- Attributes ------------------------------------------------------------------------------------------------------
+#
+# Fakes are plain tensors, so `fake_device`, `fake_mode`, `constant`, `real_tensor` and the memos are descriptors on
+# `torch.Tensor` that answer for fakes alone: on a real tensor they raise `AttributeError`, and an attribute that a
+# subclass or an instance defines takes precedence.
+
+
+def _constant(fake: Tensor) -> Tensor | None:
+    if _C.mode_of(fake).propagate_real_tensors:
+        return None
+    return _C.known_values_of(fake, copy=True)
+
+
+def _real_tensor(fake: Tensor) -> Tensor | None:
+    return _C.known_values_of(fake, copy=False) if _C.mode_of(fake).propagate_real_tensors else None
+
+
+_OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
+    "constant": _constant,
+    "dispatch_keys": lambda fake: None,
+    "fake_device": lambda fake: _C.fake_device(fake),
+    "fake_mode": mode_of,
+    "item_memo": lambda fake: _C.memo(fake, "item"),
+    "nonzero_memo": lambda fake: _C.memo(fake, "nonzero"),
+    "pytype": lambda fake: None,
+    "real_tensor": _real_tensor,
+    "unique_consecutive_memo": lambda fake: _C.memo(fake, "unique_consecutive"),
+    "unique_memo": lambda fake: _C.memo(fake, "unique"),
+}
+
+
+class _OfFakes:
+    """Has no `__set__` on purpose: whoever sets an attribute of that name on a tensor of theirs gets it back.
+
+    PyTorch's own FakeTensors have theirs in this way, and read them often.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._get = _OF_FAKES[name]
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        if tensor is None:
+            return None  # torch.overrides lists what Tensor has, and takes a descriptor for one with a __set__
+        if not _C.is_plain_fake(tensor):
+            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self._name}'")
+        return self._get(tensor)
+
+
+class _OfEngine(_OfFakes):
+    """One that a fake keeps in the engine, where it cannot be set. The classes of others have one of their own."""
+
+    def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
+        if tensor is not None and self._name in vars(tensor):
+            return vars(tensor)[self._name]
+        return super().__get__(tensor, owner)
+
+    def __set__(self, tensor: Tensor, value: object) -> None:
+        if not _C.is_plain_fake(tensor):
+            vars(tensor)[self._name] = value
+        elif value != self._get(tensor):
+            raise AttributeError(f"{self._name} of a fake cannot be set: {_HOW_TO_CHANGE[self._name]}")
+
+    def __delete__(self, tensor: Tensor) -> None:
+        if self._name not in vars(tensor):
+            raise AttributeError(self._name)
+        del vars(tensor)[self._name]
+
+
+_ENDS = "the engine keeps it, until a write or a new epoch of the mode"
+_HOW_TO_CHANGE = {
+    "fake_device": "make a fake that claims another device with .to()",
+    "item_memo": _ENDS,
+    "nonzero_memo": _ENDS,
+    "unique_consecutive_memo": _ENDS,
+    "unique_memo": _ENDS,
+}
+
+
+def make_attribute(name: str) -> Any:
+    """The attribute of `torch.Tensor` with that name."""
+    return (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name)
+
+
+#: The names that are put on `torch.Tensor`.
+NAMES = tuple(_OF_FAKES)
+
+
+# ---- Methods ---------------------------------------------------------------------------------------------------------
+#
+# PyTorch implements these in C from a tensor's dispatch keys or data pointer, neither of which a fake has in that form.
+
+
+def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAccessError:
+    """The error of a function that was to read the data of a fake."""
+    return kind(
+        f"{name}: this fake tensor holds no data. Values are known only where they follow from small constants; keep "
+        "this part out of the fake run, or pass the values in.",
+        name,
+    )
+
+
+def _new_tensor(
+    original: Callable[..., Tensor],
+    self: Tensor,
+    data: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+    pin_memory: bool = False,
+    **_layout: Any,
+) -> Tensor:
+    device = self.device if device is None else device
+    if isinstance(data, Tensor):
+        copy = data.detach().clone().to(device=device, dtype=self.dtype if dtype is None else dtype)
+        return copy.requires_grad_(requires_grad)
+    with in_mode_of(self):
+        return torch.tensor(
+            data,
+            dtype=self.dtype if dtype is None else dtype,
+            device=device,
+            requires_grad=requires_grad,
+            pin_memory=pin_memory,
+        )
+
+
+def _new(
+    original: Callable[..., Tensor],
+    self: Tensor,
+    *args: Any,
+    device: torch.device | str | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    if not args or all(isinstance(arg, int) for arg in args):
+        return self.new_empty(args or (0,), device=device, **kwargs)
+    (data,) = args
+    if isinstance(data, torch.Size):
+        return self.new_empty(data, device=device)
+    if torch.is_storage(data):
+        return self.new_empty(0, device=device).set_(data)
+    if not isinstance(data, Tensor):
+        return _new_tensor(original, self, data, device=device, **kwargs)
+    if (data.dtype, data.device) != (self.dtype, self.device):
+        expected, got = (f"{_legacy_name(tensor)} on {tensor.device}" for tensor in (self, data))
+        raise TypeError(f"new: expected a {expected} (got {got})")
+    alias: Tensor = torch.ops.aten.alias(data)
+    return alias
+
+
+def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
+    on_cpu = self.detach().cpu().clone()  # a copy has memory of its own, whatever part of one this is
+    if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
+        raise no_data("tolist", UnknownValuesError)
+    return original(on_cpu)
+
+
+def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return original(self, *args, **kwargs)
+    except DataAccessError:  # of data_ptr(), which nobody called
+        raise no_data("numpy") from None
+
+
+def _dlpack(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    # Known values lie in the memory of the CPU. PyTorch's own refusals come first, as on the CPU.
+    if self.device.type != "cpu" and not self.requires_grad and not self.is_conj():
+        raise no_data("dlpack")
+    try:
+        return original(self, *args, **kwargs)
+    except DataAccessError:
+        raise no_data("dlpack") from None
+
+
+def _type(
+    original: Callable[..., Any], self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
+) -> Any:
+    if dtype is not None:
+        if isinstance(dtype, torch.dtype):
+            return self.to(dtype=dtype, non_blocking=non_blocking)
+        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        return self.to(dtype=_dtype_of(name), device=_device_of(name) or self.device, non_blocking=non_blocking)
+    return _legacy_name(self)
+
+
+_LEGACY_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def _legacy_name(tensor: Tensor) -> str:
+    module = "torch" if tensor.device.type == "cpu" else f"torch.{tensor.device.type}"
+    return f"{module}.{_LEGACY_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix('torch.'))}Tensor"
+
+
+def _dtype_of(legacy_name: str) -> torch.dtype:
+    kind = legacy_name.rpartition(".")[2].removesuffix("Tensor")
+    for dtype, name in _LEGACY_NAMES.items():
+        if name == kind:
+            return dtype
+    raise ValueError(f"invalid type: '{legacy_name}'")
+
+
+def _device_of(legacy_name: str) -> str | None:
+    module = legacy_name.rpartition(".")[0].removeprefix("torch").removeprefix(".")
+    return module or "cpu"
+
+
+def _for_fakes(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch.overrides.has_torch_function_unary(self):
+            return torch.overrides.handle_torch_function(getattr(Tensor, name), (self,), self, *args, **kwargs)
+        if not _C.is_fake(self):  # another argument is one
+            return original(self, *args, **kwargs)
+        return function(original, self, *args, **kwargs)
+
+    return method
+
+
+#: What answers for fakes, by the name in `torch.Tensor`.
+FOR_FAKES = {
+    name: _for_fakes(name, function)
+    for name, function in (
+        ("__dlpack__", _dlpack),
+        ("new", _new),
+        ("new_tensor", _new_tensor),
+        ("numpy", _numpy),
+        ("tolist", _tolist),
+        ("type", _type),
+    )
+}
+
+
+# ---- Printing --------------------------------------------------------------------------------------------------------
+#
+# Fakes print as PyTorch's meta tensors do, with `fake=True`.
+
+
+def _describe(tensor: Tensor, contents: str) -> str:
+    is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    prefix = "tensor(" if is_plain else f"{type(tensor).__name__}("
+    suffixes = []
+    if tensor.device.type != torch._C._get_default_device():
+        suffixes.append(f"device='{tensor.device}'")
+    suffixes.append(f"size={tuple(tensor.shape)}")
+    if tensor.dtype != torch.get_default_dtype():  # no value shows it, so int64 and bool are named too, as for meta
+        suffixes.append(f"dtype={tensor.dtype}")
+    suffixes.append("fake=True")
+    suffixes += _autograd_suffixes(tensor)
+    add_suffixes: Callable[..., str] = _tensor_str._add_suffixes
+    text = add_suffixes(prefix + contents, suffixes, len(prefix), force_newline=False)
+    return f"Parameter({text})" if isinstance(tensor, torch.nn.Parameter) and not is_plain else text
+
+
+def _autograd_suffixes(tensor: Tensor) -> list[str]:
+    try:
+        function = tensor.grad_fn
+    except RuntimeError:  # of a view that was changed where autograd cannot follow
+        return ["grad_fn=<Invalid>"]
+    suffixes = []
+    if function is not None:
+        name = type(function).__name__
+        suffixes.append(f"grad_fn=<{function.name().rsplit('::', 1)[-1] if name == 'CppFunction' else name}>")
+    elif tensor.requires_grad:
+        suffixes.append("requires_grad=True")
+    tangent = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]
+    return suffixes if tangent is None else [*suffixes, f"tangent={tangent}"]
+
+
+def _wraps_fake(tensor: Tensor) -> bool:
+    """Whether a subclass in Python holds a fake, in the way PyTorch knows of or as a plain attribute."""
+    if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
+        return False
+    return is_fake(tensor) or find_fake(vars(tensor).values()) is not None
+
+
+def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor):
+        return original(tensor, tensor_contents=tensor_contents)
+    if _C.is_fake(tensor) or _wraps_fake(tensor):
+        return _describe(tensor, "..." if tensor_contents is None else tensor_contents)
+    if not _C.in_fake_mode():
+        return original(tensor, tensor_contents=tensor_contents)
+    with no_fake_mode():  # a mode may refuse operators on real tensors
+        return original(tensor, tensor_contents=tensor_contents)
+
+
+def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
+    # A number is formatted as its value. Without one, and unless a form is asked for, its metadata is what there is.
+    if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
+        return repr(self)
+    return original(self, spec)

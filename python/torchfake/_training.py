@@ -1,0 +1,211 @@
+"""What training uses besides operators: backward, modules, initialisers, losses, optimizers and data loading."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.backends import cudnn
+
+from torchfake import _C
+from torchfake.fake import find_fake, in_mode_of, no_fake_mode
+
+# ---- Backward --------------------------------------------------------------------------------------------------------
+#
+# Backward has to run on fakes outside the mode too, whatever device they claim.
+
+_FAKE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("Fake"))
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
+
+
+def engine_run_backward(
+    original: Callable[..., tuple[torch.Tensor, ...]], t_outputs: Sequence[Any], *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, ...]:
+    fake = _find_fake(t_outputs)
+    if fake is None and any(map(_claims_absent_device, t_outputs)):
+        # PyTorch's own fakes. Autograd finds the device in the mode; the engine is kept out of it.
+        entered = _C.EnteredFakeMode(_C.ModeState(known_values=0))
+        try:
+            with torch._C._ExcludeDispatchKeyGuard(_FAKE):
+                return original(t_outputs, *args, **kwargs)
+        finally:
+            entered.leave()
+    if fake is None:
+        # A real graph stays real, also inside the mode.
+        with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
+            return original(t_outputs, *args, **kwargs)
+    # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
+    with in_mode_of(fake), _no_search_for_nan():
+        return original(t_outputs, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _no_search_for_nan() -> Iterator[None]:
+    """What `detect_anomaly` looks for in gradients are values, of which a fake has none. The rest of it works."""
+    searches = torch.is_anomaly_check_nan_enabled()
+    if searches:
+        torch.set_anomaly_enabled(torch.is_anomaly_enabled(), False)
+    try:
+        yield
+    finally:
+        if searches:
+            torch.set_anomaly_enabled(torch.is_anomaly_enabled(), True)
+
+
+def _find_fake(outputs: Sequence[Any]) -> torch.Tensor | None:
+    """The fake among `outputs`, also if it is in an attribute of a wrapper that does not say what it wraps."""
+    fake = find_fake(outputs)
+    return find_fake(chain.from_iterable(map(_attributes, outputs))) if fake is None else fake
+
+
+def _attributes(output: Any) -> Iterable[object]:
+    dispatches = isinstance(output, torch.Tensor) and type(output).__torch_dispatch__ is not _NO_DISPATCH
+    return vars(output).values() if dispatches else ()
+
+
+def _claims_absent_device(output: Any) -> bool:
+    return isinstance(output, torch.Tensor) and _C.is_absent(output.device.type)
+
+
+def make_grads(
+    original: Callable[..., tuple[Any, ...]], outputs: Sequence[Any], *args: Any, **kwargs: Any
+) -> tuple[Any, ...]:
+    with no_fake_mode() if _find_fake(outputs) is None else contextlib.nullcontext():
+        return original(outputs, *args, **kwargs)
+
+
+# By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: its
+# place in its storage.
+def _address(fake: torch.Tensor) -> int:
+    return hash((fake.untyped_storage()._cdata, fake.storage_offset()))
+
+
+def get_tid(original: Callable[..., tuple[int, int, int]], tensor: torch.Tensor) -> tuple[int, int, int]:
+    return (id(tensor), _address(tensor), tensor._version) if _C.is_plain_fake(tensor) else original(tensor)
+
+
+def get_sid(original: Callable[..., tuple[int, int]], tensor: torch.Tensor) -> tuple[int, int]:
+    return (_address(tensor), tensor._version) if _C.is_plain_fake(tensor) else original(tensor)
+
+
+# ---- Modules and initialisers ----------------------------------------------------------------------------------------
+#
+# `module.to()` that turns real parameters into fakes gives the module new parameters; the real ones stay real.
+# Recurrent modules on a GPU hold their weights in one cuDNN buffer, and compare their addresses.
+
+
+def make_is_compatible(original: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
+    """Asked by modules: whether `input.data = from_` works, which is an error between a real tensor and a fake."""
+
+    # A function of Python, with the arguments that PyTorch's compiler expects.
+    @functools.wraps(original)
+    def is_compatible(input: Tensor, from_: Tensor) -> bool:
+        return _C.is_plain_fake(input) == _C.is_plain_fake(from_) and original(input, from_)
+
+    return is_compatible
+
+
+# What cuDNN calls them; PyTorch has its numbers only where it has cuDNN.
+_CUDNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
+
+
+def flatten_parameters(original: Callable[[nn.RNNBase], None], self: nn.RNNBase) -> None:
+    weights = [weight for weight in self._flat_weights if isinstance(weight, Tensor)]
+    if not any(map(_C.is_plain_fake, weights)):
+        original(self)
+        return
+    if len(weights) < len(self._flat_weights) or not all(_goes_to_cudnn(weight, weights[0]) for weight in weights):
+        return
+    places = {(weight.untyped_storage()._cdata, weight.storage_offset()) for weight in weights}
+    if len(places) == len(weights):
+        layers = self.num_layers * (2 if self.bidirectional else 1)
+        _C.flatten_weights(weights, _CUDNN_MODES[self.mode], self.hidden_size, layers)
+
+
+def _goes_to_cudnn(weight: Tensor, first: Tensor) -> bool:
+    return (
+        _C.is_plain_fake(weight)
+        and weight.is_cuda
+        and weight.dtype == first.dtype
+        and weight.dtype in cudnn.CUDNN_TENSOR_DTYPES
+        and torch._C._get_cudnn_enabled()
+    )
+
+
+def no_grad_trunc_normal_(
+    original: Callable[..., Tensor],
+    tensor: Tensor,
+    mean: float,
+    std: float,
+    a: float,
+    b: float,
+    generator: torch.Generator | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    if not _C.is_fake(tensor):
+        return original(tensor, mean, std, a, b, generator=generator, **kwargs)
+    # The real one draws again what fell outside [a, b]. How often depends on the values; what comes out does not.
+    with torch.no_grad():
+        return tensor.normal_(mean, std, generator=generator)
+
+
+# ---- Value checks ----------------------------------------------------------------------------------------------------
+#
+# Some functions of PyTorch inspect values without their result depending on them: they raise if the input is invalid,
+# or read a number that they only multiply by. If the values are known, the checks use them.
+
+_MANY = 1 << 30
+
+
+def with_valid_input(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Whatever is asked of values holds."""
+    return _within(_C.EnteredValidInput(_MANY), original, *args, **kwargs)
+
+
+def with_nothing_negative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What is searched for is not found."""
+    return _within(_C.EnteredValidInput(0), original, *args, **kwargs)
+
+
+def with_factors_alone(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Numbers that are asked for only scale."""
+    return _within(_C.EnteredFactorsAlone(), original, *args, **kwargs)
+
+
+def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    finally:
+        entered.leave()
+
+
+# ---- Data loading ----------------------------------------------------------------------------------------------------
+#
+# In the mode, seeds and indices are drawn for real, and what a dataset returns is fake. Which samples form a batch is a
+# value that `torch.utils.data` draws with PyTorch's random operators, and a fake has no values.
+
+
+def real(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`original`, run outside the mode."""
+    if not _C.in_fake_mode():
+        return original(*args, **kwargs)
+    with no_fake_mode():
+        return original(*args, **kwargs)
+
+
+def real_steps(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """A generator whose every step is run outside the mode. Between the steps its caller has the mode it had."""
+    steps, end = original(*args, **kwargs), object()
+    while (index := real(next, steps, end)) is not end:
+        yield index
+
+
+def weighted_init(original: Callable[..., None], self: Any, weights: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(weights, Tensor) and _C.is_fake(weights):
+        weights = weights.tolist()
+    real(original, self, weights, *args, **kwargs)
