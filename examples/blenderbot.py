@@ -13,8 +13,7 @@ import torch
 from transformers import BlenderbotConfig, BlenderbotModel
 
 from torchfake import fake_mode
-from torchfake.inspect_model import survey
-from torchfake.layer_table import format_bytes, print_layers
+from torchfake.inspect_model import format_bytes, print_layers, survey
 
 BATCH, LENGTH = 8, 128
 

@@ -28,7 +28,7 @@ except ImportError as error:
         "against alone. Build it again for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
 from torchfake import _serialization, _tracing
-from torchfake._activation import uninstall
+from torchfake._replacements import uninstall
 from torchfake.cache import (
     CacheInfo,
     DispatchCacheInfo,
@@ -60,7 +60,9 @@ from torchfake.errors import (
 )
 from torchfake.fake import (
     FakeTensor,
+    TensorMetadata,
     detect_fake_mode,
+    extract_tensor_metadata,
     fake_mode,
     get_plain_tensors,
     is_fake,
@@ -78,7 +80,6 @@ from torchfake.fake_tensor_mode import (
     unset_fake_temporarily,
 )
 from torchfake.interop import from_torch, to_torch
-from torchfake.tensor_metadata import TensorMetadata, extract_tensor_metadata
 
 __all__ = [
     "CONSTANT_NUMEL_LIMIT",
@@ -134,6 +135,6 @@ __version__ = "0.1.0"
 #: Where `find_package(torchfake)` finds the C++ library, as `torch.utils.cmake_prefix_path` is for PyTorch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 
-# All that importing does. Whatever changes PyTorch is installed with the first mode or fake: see _activation.
+# All that importing does. The replacements are installed with the first mode or fake.
 _C._set_fake_impl_finder(_tracing.has_fake_impl)
 _serialization.allow_in_safe_files()

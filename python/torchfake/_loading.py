@@ -19,7 +19,7 @@ from torch.storage import TypedStorage, UntypedStorage
 
 from torchfake import _C
 from torchfake.errors import RealTensorError, UnsupportedFakeTensorException
-from torchfake.fake import no_fake_mode
+from torchfake.modes import no_fake_mode
 
 # ---- torch.load and load_state_dict ----------------------------------------------------------------------------------
 #

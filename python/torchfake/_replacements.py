@@ -9,19 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from torchfake import (
+    _C,
     _devices,
     _loading,
-    _mode,
     _serialization,
     _storages,
-    _symbolic_sizes,
     _tensors,
     _tracing,
     _training,
     interop,
 )
 from torchfake._C import When
-from torchfake._patches import Patch, Put
+from torchfake._patches import Patch, Patches, Put
+from torchfake.errors import ModeActiveError
 
 
 def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +183,7 @@ _CREATION = (
 
 _MODES = (
     *(
-        Patch(target, _mode.suspend_as_well, When.IN_MODE, "What suspends modes suspends a FakeTensorMode of ours.")
+        Patch(target, interop.suspend_as_well, When.IN_MODE, "What suspends modes suspends a FakeTensorMode of ours.")
         for target in (
             "torch.utils._python_dispatch:_disable_current_modes()",
             "torch._subclasses.fake_tensor:unset_fake_temporarily()",
@@ -191,21 +191,27 @@ _MODES = (
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.__enter__",
-        _mode.enter_pytorchs_mode,
+        interop.enter_pytorchs_mode,
         When.IN_MODE,
         "The innermost mode decides: PyTorch's own, entered inside one of ours, suspends it.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.__exit__",
-        _mode.leave_pytorchs_mode,
+        interop.leave_pytorchs_mode,
         When.FAKES_EXIST,
         "Resumes what was suspended on the way in.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
-        _symbolic_sizes.from_tensor,
+        interop.from_tensor,
         When.IN_MODE,
-        "Tracers would bring symbolic sizes into a mode, which are refused by name.",
+        "Tracers would bring symbolic sizes into a mode; the next row refuses them.",
+    ),
+    Patch(
+        "torch.fx.experimental.symbolic_shapes:ShapeEnv.create_symintnode",
+        interop.create_symintnode,
+        When.FAKES_EXIST,
+        "Symbolic sizes are not supported inside a mode.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensor.__torch_dispatch__",
@@ -472,3 +478,28 @@ SECTIONS: dict[str, tuple[Patch, ...]] = {
 }
 
 TABLE: tuple[Patch, ...] = tuple(patch for section in SECTIONS.values() for patch in section)
+
+patches = Patches(TABLE)
+_C._set_front(patches.install, patches.remove)
+
+
+def uninstall() -> None:
+    """Takes back everything that torchfake has changed in PyTorch: kernels, device guards, replaced names.
+
+    Importing torchfake changes nothing; the first mode that is entered, or the first fake that is made, does, and so
+    does the next one after this. Fakes that are alive cannot be used in between, by any thread.
+
+    Raises:
+        ModeActiveError: A thread is in a mode.
+
+    >>> import torch, torchfake
+    >>> with torchfake.fake_mode():
+    ...     x = torch.ones(2, device="cuda")
+    >>> torchfake.uninstall()
+    >>> with torchfake.fake_mode():
+    ...     x = torch.ones(2, device="cuda")
+    """
+    if not _C.deactivate():
+        raise ModeActiveError(
+            f"uninstall: {_C.entered_modes()} modes are entered on the threads of this process; leave them first."
+        )

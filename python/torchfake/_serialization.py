@@ -28,7 +28,7 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake._loading import INTEGERS, claimed_device
-from torchfake.fake import fake_mode
+from torchfake.modes import fake_mode
 
 # The letters by which struct knows INTEGERS.
 _STRUCT_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}

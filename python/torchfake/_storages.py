@@ -14,7 +14,7 @@ from torch.storage import TypedStorage, UntypedStorage
 from torchfake import _C
 from torchfake._tensors import no_data
 from torchfake.errors import DataAccessError, RealTensorError
-from torchfake.fake import no_fake_mode
+from torchfake.modes import no_fake_mode
 
 # ---- Storages --------------------------------------------------------------------------------------------------------
 #

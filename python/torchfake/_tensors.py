@@ -10,9 +10,9 @@ from torch import Tensor, _tensor_str
 from torch.autograd import forward_ad
 
 from torchfake import _C
-from torchfake._mode import mode_of
 from torchfake.errors import DataAccessError, UnknownValuesError
-from torchfake.fake import find_fake, in_mode_of, is_fake, no_fake_mode
+from torchfake.fake import find_fake, is_fake
+from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 
 # ---- Attributes ------------------------------------------------------------------------------------------------------
 #

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
 from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
-from torchfake.fake import find_fake, in_mode_of, is_fake
+from torchfake.fake import find_fake, is_fake
+from torchfake.modes import in_mode_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

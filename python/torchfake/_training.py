@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 
 from torchfake import _C
-from torchfake.fake import find_fake, in_mode_of, no_fake_mode
+from torchfake.fake import find_fake
+from torchfake.modes import in_mode_of, no_fake_mode
 
 # ---- Backward --------------------------------------------------------------------------------------------------------
 #

@@ -14,13 +14,10 @@ import typer
 from rich.console import Console
 
 import torchfake
-from torchfake._model_inputs import make_inputs, parse_input
-from torchfake._model_spec import ModelBuildError, ModelSpecError, build_model
-from torchfake.fake import fake_mode
-from torchfake.inspect_model import Layer, survey
-from torchfake.layer_table import print_layers
-from torchfake.step_table import count_bytes, print_steps
-from torchfake.trace_model import Step
+from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
+from torchfake.inspect_model import Layer, print_layers, survey
+from torchfake.modes import fake_mode
+from torchfake.trace_model import Step, count_bytes, print_steps
 from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]

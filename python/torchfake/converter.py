@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchfake import _C
-from torchfake._mode import Mode
 from torchfake.errors import UnsupportedFakeTensorException
+from torchfake.modes import Mode
 
 __all__ = ["FakeTensorConverter"]
 

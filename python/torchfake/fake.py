@@ -1,128 +1,43 @@
 """Fake tensors: they claim a device, a dtype, sizes and strides, and hold no data.
 
-The names of the ancestor, `torchdistx.fake`, with the same meaning: code written for it runs with the import renamed.
+This module has the names of `torchdistx.fake` with the same meaning, so code written for it runs with the import
+renamed.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch._subclasses.meta_utils import is_sparse_any
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C
-from torchfake._mode import Mode, current_mode, mode_of
 from torchfake.converter import keep_for_readers, refuse_meta
 from torchfake.errors import MixedModesError
+from torchfake.modes import Mode, current_mode, fake_mode, mode_of, no_fake_mode
 
 if TYPE_CHECKING:
     from torchfake.fake_tensor_mode import FakeTensorMode
 
-__all__ = ["FakeTensor", "fake_mode", "is_fake", "meta_like", "no_fake_mode", "to_fake"]
-
-#: How many elements a fake may have for its values to be kept, where they follow from constants.
-KNOWN_VALUES = 16_384
-
-
-Self = TypeVar("Self", bound="fake_mode")
-
-
-class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
-    """Makes every tensor created in its scope fake. A context manager, and a decorator.
-
-    Args:
-        fake_cuda: Whether devices that this machine lacks may be claimed. If False, asking for one raises
-            `DeviceNotFakedError`.
-        known_values: The most elements a fake may have whose values are kept, because they follow from constants by
-            deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none. All that
-            is kept takes a gigabyte at most.
-        selects_all: Whether a mask, or `nonzero`, of values that are not known is taken to select everything, in place
-            of an error. A guess, of the most that can be selected: a mixture of experts that routes by values then
-            runs with every token at every expert.
-
-    >>> import torch
-    >>> from torchfake import fake_mode
-    >>> with fake_mode():
-    ...     x = torch.ones(10)
-    ...     weights = torch.empty(70_000, 1_000_000, device="cuda")
-    >>> x
-    tensor(..., size=(10,), fake=True)
-    >>> weights
-    tensor(..., device='cuda:0', size=(70000, 1000000), fake=True)
-
-    Modes nest, each thread has its own, and fakes keep working outside:
-
-    >>> (x + x).device
-    device(type='cpu')
-    """
-
-    def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES, selects_all: bool = False) -> None:
-        if known_values < 0:
-            raise ValueError(f"fake_mode: known_values must be 0 or more, got {known_values}")
-        super().__init__(_C.ModeState(known_values=known_values))
-        self._state.fake_cuda = fake_cuda
-        self._state.selects_all = selects_all
-
-    @classmethod
-    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
-        mode = cls.__new__(cls)
-        Mode.__init__(mode, state)
-        return mode
-
-    @property
-    def fake_cuda(self) -> bool:
-        """Whether devices that this machine lacks may be claimed."""
-        return self._state.fake_cuda
-
-    @property
-    def known_values(self) -> int:
-        """The most elements a fake may have whose values are kept."""
-        return self._state.known_values
-
-
-class no_fake_mode(contextlib.ContextDecorator):
-    """Suspends the mode: tensors created in its scope are real.
-
-    >>> import torch
-    >>> from torchfake import fake_mode, is_fake, no_fake_mode
-    >>> with fake_mode():
-    ...     with no_fake_mode():
-    ...         is_fake(torch.ones(2))
-    False
-    """
-
-    def __init__(self) -> None:
-        self._entered: list[_C.EnteredNoFakeMode] = []
-
-    def __enter__(self) -> None:
-        self._entered.append(_C.EnteredNoFakeMode())
-
-    def __exit__(self, *_: object) -> None:
-        self._entered.pop().leave()
-
-
-class in_mode_of:
-    """Enters the mode of a fake, unless the thread is in a mode already: what is made from a fake is fake."""
-
-    def __init__(self, fake: Tensor) -> None:
-        self._fake = fake
-        self._entered: _C.EnteredFakeMode | None = None
-        self._lifts_cpu_only = False
-
-    def __enter__(self) -> None:
-        if not _C.in_fake_mode():
-            self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-            self._entered = _C.EnteredFakeMode(_C.mode_of(self._fake))
-            torch._C._set_only_lift_cpu_tensors(True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._entered is not None:
-            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
-            self._entered.leave()
+__all__ = [
+    "FakeTensor",
+    "TensorMetadata",
+    "detect_fake_mode",
+    "extract_tensor_metadata",
+    "fake_mode",
+    "get_plain_tensors",
+    "is_fake",
+    "maybe_get_fake_mode",
+    "meta_like",
+    "no_fake_mode",
+    "to_fake",
+]
 
 
 def find_fake(values: Iterable[object]) -> Tensor | None:
@@ -334,3 +249,62 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> Tensor:
         """The fake that stands for a real tensor in a mode."""
         return fake_mode.from_tensor(t)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """Everything of a tensor but its data. Two calls on equal metadata have equal outcomes.
+
+    >>> import torch
+    >>> from torchfake import extract_tensor_metadata, fake_mode
+    >>> real = extract_tensor_metadata(torch.ones(2, 3).t())
+    >>> with fake_mode():
+    ...     fake = extract_tensor_metadata(torch.ones(2, 3).t())
+    >>> fake == real, fake.stride
+    (True, (1, 3))
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: torch.device
+    layout: torch.layout
+    memory_format: torch.memory_format | None
+    storage_offset: int
+    storage_bytes: int | None
+    requires_grad: bool
+    is_quantized: bool
+    is_conj: bool
+    is_neg: bool
+    is_inference: bool
+    is_sparse: bool
+    is_coalesced: bool | None
+    dense_dim: int | None
+    sparse_dim: int | None
+
+
+def extract_tensor_metadata(t: Tensor) -> TensorMetadata:
+    """The metadata of a tensor, real or fake."""
+    sparse = is_sparse_any(t)
+    memory_format = None if sparse else suggest_memory_format(t)
+    if memory_format is not None and not t.is_contiguous(memory_format=memory_format):
+        memory_format = None
+    return TensorMetadata(
+        dtype=t.dtype,
+        shape=tuple(t.shape),
+        stride=() if sparse else tuple(t.stride()),
+        device=t.device,
+        layout=t.layout,
+        memory_format=memory_format,
+        storage_offset=0 if sparse else int(t.storage_offset()),
+        storage_bytes=None if sparse else t.untyped_storage().nbytes(),
+        requires_grad=t.requires_grad,
+        is_quantized=t.is_quantized,
+        is_conj=t.is_conj(),
+        is_neg=t.is_neg(),
+        is_inference=t.is_inference(),
+        is_sparse=t.is_sparse,
+        is_coalesced=t.is_coalesced() if t.is_sparse else None,
+        dense_dim=t.dense_dim() if sparse else None,
+        sparse_dim=t.sparse_dim() if sparse else None,
+    )

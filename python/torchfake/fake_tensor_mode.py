@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ from torch._functorch import config as functorch_config
 from torch.overrides import TorchFunctionMode
 
 from torchfake import _C, cache
-from torchfake._mode import Mode, current_mode
 from torchfake.converter import FakeTensorConverter
 from torchfake.errors import DynamicShapesError
-from torchfake.fake import no_fake_mode
+from torchfake.modes import Mode, current_mode, no_fake_mode
 
 __all__ = [
     "CONSTANT_NUMEL_LIMIT",
@@ -40,7 +39,6 @@ def _dynamo_says_cache() -> bool:
     return config is None or bool(config.fake_tensor_cache_enabled)
 
 
-Self = TypeVar("Self", bound="FakeTensorMode")
 Value = TypeVar("Value", bool, int)
 
 
@@ -125,7 +123,7 @@ class FakeTensorMode(Mode):
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     @classmethod
-    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
+    def _with_state(cls, state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
         mode._set_up(state, True, False)
         return mode
@@ -139,7 +137,7 @@ class FakeTensorMode(Mode):
         self.nt_tensor_id_initial_count = torch.nested._internal.nested_tensor._tensor_id_counter
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
 
-    def __enter__(self) -> FakeTensorMode:
+    def __enter__(self) -> Self:
         preferred = functorch_config.fake_tensor_prefer_device_type
         if self._state.prefer_device_type != preferred:
             self._state.prefer_device_type = preferred

@@ -1,9 +1,12 @@
-"""To and from the tensors of PyTorch's own FakeTensorMode: aliases, gradients and constants are kept."""
+"""Together with PyTorch's own FakeTensorMode: converting its tensors, and entering it inside a mode of torchfake."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch.utils._pytree import tree_leaves
 
 from torchfake import _C
-from torchfake._mode import Mode
 from torchfake.converter import is_plain, rewrap, with_history
-from torchfake.errors import MixedModesError, RealTensorError
-from torchfake.fake import find_fake, no_fake_mode, write_value
+from torchfake.errors import DynamicShapesError, MixedModesError, RealTensorError
+from torchfake.fake import find_fake, write_value
 from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT
+from torchfake.modes import Mode, current_mode, no_fake_mode
 
 __all__ = ["from_torch", "to_torch"]
 
@@ -124,3 +127,73 @@ def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: 
             "of torchfake, and torchfake.to_torch a fake of torchfake to one of PyTorch's.",
             func.name(),
         ) from error
+
+
+def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
+    """Makes one of PyTorch's functions that suspend modes suspend a FakeTensorMode of ours too, and yield it.
+
+    A `fake_mode` stays: it is there for programs, in whose depths PyTorch suspends its own.
+    """
+    mode = current_mode()
+    exclusive = mode is not None and mode._state.exclusive
+    suspended = _C.EnteredNoFakeMode() if exclusive else None
+    try:
+        with contextlib.contextmanager(original)(*args, **kwargs) as theirs:
+            yield mode if exclusive and theirs is None else theirs
+    finally:
+        if suspended is not None:
+            suspended.leave()
+
+
+# One entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours on this thread, innermost
+# last.
+_suspended = threading.local()
+
+
+def enter_pytorchs_mode(original: Callable[..., Any], self: Any) -> Any:
+    """The innermost mode decides: PyTorch's own FakeTensorMode, entered inside one of ours, suspends it.
+
+    PyTorch enters it by itself, to describe a tensor or to ask an operator for its output.
+    """
+    suspended = _C.EnteredNoFakeMode()
+    try:
+        entered = original(self)
+    except BaseException:
+        suspended.leave()
+        raise
+    vars(_suspended).setdefault("stack", []).append((len(self.enter_stack), self, suspended))
+    return entered
+
+
+def leave_pytorchs_mode(original: Callable[..., Any], self: Any, *error: Any) -> Any:
+    depth = len(self.enter_stack)
+    try:
+        return original(self, *error)
+    finally:
+        stack = vars(_suspended).get("stack", [])
+        if stack and stack[-1][0] == depth and stack[-1][1] is self:
+            stack.pop()[2].leave()
+
+
+# The ShapeEnv of the conversion in progress, whose sizes have to be numbers.
+_refused_shape_env: ContextVar[Any] = ContextVar("_refused_shape_env", default=None)
+
+
+def from_tensor(original: Callable[..., Tensor], self: PyTorchsMode, tensor: Tensor, **options: Any) -> Tensor:
+    """Makes `create_symintnode` refuse symbolic sizes: PyTorch calls factories to describe a tensor, in our mode."""
+    token = _refused_shape_env.set(self.shape_env)
+    try:
+        return original(self, tensor, **options)
+    finally:
+        _refused_shape_env.reset(token)
+
+
+def create_symintnode(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A ShapeEnv alone does no harm: all its sizes may be numbers."""
+    size = original(self, *args, **kwargs)
+    if self is _refused_shape_env.get() and isinstance(size, torch.SymInt):
+        raise DynamicShapesError(
+            "a tracer makes sizes symbolic (make_fx with tracing_mode='symbolic', dynamic_shapes) inside a mode of "
+            "torchfake, where they are not supported yet; trace with sizes that are numbers, or outside the mode."
+        )
+    return size

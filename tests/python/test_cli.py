@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 
 import torchfake
 from torchfake.cli import app
-from torchfake.inspect_model import fold, survey
-from torchfake.layer_table import format_bytes
+from torchfake.inspect_model import fold, format_bytes, survey
 
 MODEL_FILE = """
 import torch

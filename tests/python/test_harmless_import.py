@@ -24,10 +24,9 @@ import torch.nn.functional as F
 
 import torchfake
 from torchfake import _C, FakeTensorMode, ModeActiveError, fake_mode, is_fake
-from torchfake._activation import patches
 from torchfake._C import When
 from torchfake._patches import CONDITIONS, Patch, Patches, Put, _place_of
-from torchfake._replacements import TABLE
+from torchfake._replacements import TABLE, patches
 
 HERE = Path(__file__).parent
 

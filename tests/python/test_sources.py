@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,45 @@ def test_includes_of_lower_folders_and_names_in_rules_are_allowed(tmp_path: Path
     (tmp_path / "rules").mkdir()
     (tmp_path / "rules" / "file.cpp").write_text('#include <torchfake/core/call.h>\nauto name = "aten::add";\n')
     assert check("check_includes.py", tmp_path).returncode == 0
+
+
+def names_of_pytorch_that_are_set(source: str) -> Iterator[str]:
+    """Every `torch.x = y`, `del torch.x` and `setattr(torch.x, ...)`, by whatever name `torch.x` was imported."""
+    tree = ast.parse(source)
+    imported = {"torch"}
+    for node in ast.walk(tree):
+        names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else []
+        package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        imported |= {name.asname or name.name for name in names if f"{package}{name.name}".partition(".")[0] == "torch"}
+    for node in ast.walk(tree):
+        target: ast.AST | None = None
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            target = node.value
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr", "vars"):
+            target = node.args[0] if node.args else None
+        while isinstance(target, ast.Attribute | ast.Subscript):
+            target = target.value
+        if isinstance(target, ast.Name) and target.id in imported:
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.ones = f",
+        "torch.nn.Module.to = f",
+        "setattr(Tensor, name, f)",
+        "del torch.ones",
+        "torch.x['a'] = f",
+        "vars(shapes)['x'] = f",
+    ],
+)
+def test_a_name_of_pytorch_that_is_set_is_found(line: str) -> None:
+    head = "import torch\nfrom torch import Tensor\nimport torch.fx.experimental.symbolic_shapes as shapes\n"
+    assert list(names_of_pytorch_that_are_set(head + line))
+    assert not list(names_of_pytorch_that_are_set(head + "x = torch.ones(2)\nx.grad = y\nx[0] = 1\n"))
+
+
+def test_names_of_pytorch_are_replaced_by_the_table_alone() -> None:
+    for module in (ROOT / "python" / "torchfake").glob("*.py"):
+        assert not list(names_of_pytorch_that_are_set(module.read_text())), module.name

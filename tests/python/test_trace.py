@@ -15,8 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from typer.testing import CliRunner, Result
 
 from torchfake import fake_mode, is_fake
-from torchfake._model_inputs import InputSpec, parse_input
-from torchfake._model_spec import ModelSpecError
+from torchfake._models import InputSpec, ModelSpecError, parse_input
 from torchfake.cli import app
 from torchfake.fx import FakeTensorProp
 from torchfake.trace_model import Trace, trace

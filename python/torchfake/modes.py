@@ -1,4 +1,4 @@
-"""What `fake_mode` and `FakeTensorMode` have in common: a state of the engine, entered and left."""
+"""`fake_mode`, `no_fake_mode`, and what every mode has in common: a state of the engine, entered and left."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import copy
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +18,9 @@ from torchfake.errors import MixedModesError
 
 #: Shows every operator that is answered in the scope of a mode, if the level is DEBUG when it is entered.
 trace_log = logging.getLogger("torchfake.trace")
+
+#: How many elements a fake may have for its values to be kept, where they follow from constants.
+KNOWN_VALUES = 16_384
 
 #: What a state can be told after it was made.
 _OPTIONS = (
@@ -34,8 +36,6 @@ _OPTIONS = (
     "selects_all",
 )
 
-Self = TypeVar("Self", bound="Mode")
-
 
 class Mode:
     """A mode of the engine. Each thread enters and leaves it on its own; entering again is allowed."""
@@ -48,7 +48,7 @@ class Mode:
         self._entered = threading.local()
         _modes[state.address] = self
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         refuse_pytorchs_mode()
         lifts_cpu_only = torch._C._only_lift_cpu_tensors()
         entered = _C.EnteredFakeMode(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
@@ -68,11 +68,11 @@ class Mode:
         entered.leave()
 
     @classmethod
-    def _with_state(cls: type[Self], state: _C.ModeState) -> Self:
+    def _with_state(cls, state: _C.ModeState) -> Self:
         """A mode of this class over a state that is there already."""
         raise NotImplementedError
 
-    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Another mode with the same options, and none of the fakes."""
         state = _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
         for option in _OPTIONS:
@@ -87,6 +87,100 @@ class Mode:
             self._entered.stack = []
         stack: list[tuple[_C.EnteredFakeMode, bool]] = self._entered.stack
         return stack
+
+
+class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
+    """Makes every tensor created in its scope fake. A context manager, and a decorator.
+
+    Args:
+        fake_cuda: Whether devices that this machine lacks may be claimed. If False, asking for one raises
+            `DeviceNotFakedError`.
+        known_values: The most elements a fake may have whose values are kept, because they follow from constants by
+            deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none. All that
+            is kept takes a gigabyte at most.
+        selects_all: Whether a mask, or `nonzero`, of values that are not known is taken to select everything, in place
+            of an error. A guess, of the most that can be selected: a mixture of experts that routes by values then
+            runs with every token at every expert.
+
+    >>> import torch
+    >>> from torchfake import fake_mode
+    >>> with fake_mode():
+    ...     x = torch.ones(10)
+    ...     weights = torch.empty(70_000, 1_000_000, device="cuda")
+    >>> x
+    tensor(..., size=(10,), fake=True)
+    >>> weights
+    tensor(..., device='cuda:0', size=(70000, 1000000), fake=True)
+
+    Modes nest, each thread has its own, and fakes keep working outside:
+
+    >>> (x + x).device
+    device(type='cpu')
+    """
+
+    def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES, selects_all: bool = False) -> None:
+        if known_values < 0:
+            raise ValueError(f"fake_mode: known_values must be 0 or more, got {known_values}")
+        super().__init__(_C.ModeState(known_values=known_values))
+        self._state.fake_cuda = fake_cuda
+        self._state.selects_all = selects_all
+
+    @classmethod
+    def _with_state(cls, state: _C.ModeState) -> Self:
+        mode = cls.__new__(cls)
+        Mode.__init__(mode, state)
+        return mode
+
+    @property
+    def fake_cuda(self) -> bool:
+        """Whether devices that this machine lacks may be claimed."""
+        return self._state.fake_cuda
+
+    @property
+    def known_values(self) -> int:
+        """The most elements a fake may have whose values are kept."""
+        return self._state.known_values
+
+
+class no_fake_mode(contextlib.ContextDecorator):
+    """Suspends the mode: tensors created in its scope are real.
+
+    >>> import torch
+    >>> from torchfake import fake_mode, is_fake, no_fake_mode
+    >>> with fake_mode():
+    ...     with no_fake_mode():
+    ...         is_fake(torch.ones(2))
+    False
+    """
+
+    def __init__(self) -> None:
+        self._entered: list[_C.EnteredNoFakeMode] = []
+
+    def __enter__(self) -> None:
+        self._entered.append(_C.EnteredNoFakeMode())
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.pop().leave()
+
+
+class in_mode_of:
+    """Enters the mode of a fake, unless the thread is in a mode already: what is made from a fake is fake."""
+
+    def __init__(self, fake: Tensor) -> None:
+        self._fake = fake
+        self._entered: _C.EnteredFakeMode | None = None
+        self._lifts_cpu_only = False
+
+    def __enter__(self) -> None:
+        if not _C.in_fake_mode():
+            self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
+            self._entered = _C.EnteredFakeMode(_C.mode_of(self._fake))
+            torch._C._set_only_lift_cpu_tensors(True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._entered is not None:
+            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
+            self._entered.leave()
 
 
 _showing = threading.local()
@@ -110,7 +204,6 @@ _modes_lock = threading.RLock()  # so that two threads that ask for the mode of 
 
 def mode_for(state: _C.ModeState) -> Mode:
     """The mode with that state; a new one where nobody holds the first any more."""
-    from torchfake.fake import fake_mode
     from torchfake.fake_tensor_mode import FakeTensorMode
 
     with _modes_lock:
@@ -138,49 +231,3 @@ def refuse_pytorchs_mode() -> None:
             "PyTorch's own FakeTensorMode is active here; leave it before entering a mode of torchfake. "
             "torchfake.from_torch converts its tensors."
         )
-
-
-def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """Makes one of PyTorch's functions that suspend modes suspend a FakeTensorMode of ours too, and yield it.
-
-    A `fake_mode` stays: it is there for programs, in whose depths PyTorch suspends its own.
-    """
-    mode = current_mode()
-    exclusive = mode is not None and mode._state.exclusive
-    suspended = _C.EnteredNoFakeMode() if exclusive else None
-    try:
-        with contextlib.contextmanager(original)(*args, **kwargs) as theirs:
-            yield mode if exclusive and theirs is None else theirs
-    finally:
-        if suspended is not None:
-            suspended.leave()
-
-
-# One entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours on this thread, innermost
-# last.
-_suspended = threading.local()
-
-
-def enter_pytorchs_mode(original: Callable[..., Any], self: Any) -> Any:
-    """The innermost mode decides: PyTorch's own FakeTensorMode, entered inside one of ours, suspends it.
-
-    PyTorch enters it by itself, to describe a tensor or to ask an operator for its output.
-    """
-    suspended = _C.EnteredNoFakeMode()
-    try:
-        entered = original(self)
-    except BaseException:
-        suspended.leave()
-        raise
-    vars(_suspended).setdefault("stack", []).append((len(self.enter_stack), self, suspended))
-    return entered
-
-
-def leave_pytorchs_mode(original: Callable[..., Any], self: Any, *error: Any) -> Any:
-    depth = len(self.enter_stack)
-    try:
-        return original(self, *error)
-    finally:
-        stack = vars(_suspended).get("stack", [])
-        if stack and stack[-1][0] == depth and stack[-1][1] is self:
-            stack.pop()[2].leave()
