@@ -79,7 +79,9 @@ from torchfake.fake_tensor_mode import (
     fake_tensor_tls,
     unset_fake_temporarily,
 )
-from torchfake.interop import from_torch, to_torch
+from torchfake.interop import from_pytorch_fake, to_pytorch_fake
+from torchfake.interop import from_torch as from_torch  # deprecated
+from torchfake.interop import to_torch as to_torch  # deprecated
 
 __all__ = [
     "CONSTANT_NUMEL_LIMIT",
@@ -117,7 +119,7 @@ __all__ = [
     "extract_tensor_metadata",
     "fake_mode",
     "fake_tensor_tls",
-    "from_torch",
+    "from_pytorch_fake",
     "get_plain_tensors",
     "is_fake",
     "maybe_get_fake_mode",
@@ -125,15 +127,15 @@ __all__ = [
     "no_fake_mode",
     "set_cache_limits",
     "to_fake",
-    "to_torch",
+    "to_pytorch_fake",
     "uninstall",
     "unset_fake_temporarily",
 ]
 
 __version__ = "0.1.0"
 
-#: Where `find_package(torchfake)` finds the C++ library, as `torch.utils.cmake_prefix_path` is for PyTorch.
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
+"""Where CMake's `find_package(torchfake)` finds the C++ library, like `torch.utils.cmake_prefix_path`."""
 
 # All that importing does. The replacements are installed with the first mode or fake.
 _C._set_fake_impl_finder(_tracing.has_fake_impl)

@@ -34,17 +34,20 @@ def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
     return by
 
 
+#: What only fakes have.
+ATTRIBUTES = tuple(
+    Put(
+        f"torch:Tensor.{name}",
+        lambda _, name=name: _tensors.make_attribute(name),
+        When.GIVEN_FAKE,
+        "Attributes that only fakes have. Fakes are plain tensors, so they are found on `torch.Tensor`.",
+        condition_in_words="read from a fake; any other tensor raises `AttributeError`, as before",
+    )
+    for name in _tensors.NAMES
+)
+
 _TENSORS = (
-    *(
-        Put(
-            f"torch:Tensor.{name}",
-            lambda _, name=name: _tensors.make_attribute(name),
-            When.GIVEN_FAKE,
-            "What only a fake can be asked. Fakes are plain tensors, so it is an attribute that no other tensor has.",
-            condition_in_words="asked of a fake; of another tensor it is an `AttributeError`, as before",
-        )
-        for name in _tensors.NAMES
-    ),
+    *ATTRIBUTES,
     *(
         Patch(
             f"torch:Tensor.{name}",

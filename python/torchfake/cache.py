@@ -69,8 +69,8 @@ def cache_info() -> CacheInfo:
     return CacheInfo(**_C.cache_info())
 
 
-#: Under the name that PyTorch has for it.
 DispatchCacheInfo = CacheInfo
+"""PyTorch's name for `CacheInfo`."""
 
 
 def dump_cache_stats() -> None:

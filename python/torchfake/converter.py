@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,12 @@ from torchfake import _C
 from torchfake.errors import UnsupportedFakeTensorException
 from torchfake.modes import Mode
 
+if TYPE_CHECKING:
+    from torchfake.fake import FakeTensor
+
 __all__ = ["FakeTensorConverter"]
+
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 _MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
 
@@ -48,7 +53,7 @@ class FakeTensorConverter:
         source: object = None,
         symbolic_context: object = None,
         trace: bool = True,
-    ) -> Tensor:
+    ) -> FakeTensor:
         """The fake that stands for `t` in the mode, the same one every time.
 
         Args:
@@ -63,7 +68,7 @@ class FakeTensorConverter:
             raise TypeError(f"from_tensor: expected a tensor, got {type(t).__name__}")
         if isinstance(t, PyTorchsFakeTensor):
             raise UnsupportedFakeTensorException(
-                "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_torch converts it."
+                "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_pytorch_fake converts it."
             )
         if t.layout is _MKLDNN:
             raise UnsupportedFakeTensorException(
@@ -75,8 +80,10 @@ class FakeTensorConverter:
             return self._make_constant(t, state) if found is None else found
         if is_plain(t):
             return _with_class_of(t, _C.from_tensor(t, state))
-        fake = self._find_wrapper(t)
-        return self._remember_wrapper(t, self._convert_wrapper(fake_mode, t)) if fake is None else fake
+        wrapper = self._find_wrapper(t)
+        if wrapper is None:
+            wrapper = self._remember_wrapper(t, self._convert_wrapper(fake_mode, t))
+        return cast("FakeTensor", wrapper)  # as PyTorch types it, although only what is inside the wrapper is one
 
     def _find_wrapper(self, t: Tensor) -> Tensor | None:
         memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]
@@ -90,7 +97,7 @@ class FakeTensorConverter:
                 self._wrappers[t] = weakref.ref(fake)
             return fake if first is None else first
 
-    def _make_constant(self, t: Tensor, state: _C.ModeState) -> Tensor:
+    def _make_constant(self, t: Tensor, state: _C.ModeState) -> FakeTensor:
         if isinstance(t, torch.nn.Parameter):
             raise ValueError("from_real_tensor: a Parameter is no constant; leave out make_constant")
         return _C.lift_constant(t, state)
@@ -122,7 +129,7 @@ class FakeTensorConverter:
     def _replay_view(self, mode: Mode, t: Tensor) -> Tensor:
         """The view of the base's fake that `t` is of its base."""
         assert t._base is not None
-        base = self.from_real_tensor(mode, t._base)
+        base: Tensor = self.from_real_tensor(mode, t._base)
         if t.requires_grad and not t.is_leaf and not base.requires_grad:
             # A view of a view that was made to require gradients itself.
             with torch.no_grad():
@@ -140,7 +147,7 @@ class FakeTensorConverter:
         device: torch.device | str,
         pytype: type[Tensor] | None = None,
         dispatch_keys: object = None,
-    ) -> Tensor:
+    ) -> FakeTensor:
         """A fake on `device` with the metadata of a meta tensor, remembered in the same way.
 
         `pytype` and `dispatch_keys` are kept as attributes for those who read them.
@@ -173,7 +180,7 @@ def refuse_meta(device: torch.device | str, mode: Mode) -> None:
         )
 
 
-def keep_for_readers(fake: Tensor, pytype: type[Tensor] | None, dispatch_keys: object) -> Tensor:
+def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys: object) -> AnyTensor:
     """Notes on a fake what it was made with and does not act on."""
     if pytype is not None:
         vars(fake)["pytype"] = pytype
@@ -235,14 +242,14 @@ class _History(torch.autograd.Function):
         return gradient
 
 
-def with_history(leaf: Tensor) -> Tensor:
+def with_history(leaf: AnyTensor) -> AnyTensor:
     """What a leaf holds, in a place behind it. Not a clone, which would be of other memory."""
     with torch.enable_grad():
-        result: Tensor = _History.apply(leaf)  # type: ignore[no-untyped-call]
+        result: AnyTensor = _History.apply(leaf)  # type: ignore[no-untyped-call]
     return result
 
 
-def _with_class_of(t: Tensor, fake: Tensor) -> Tensor:
+def _with_class_of(t: Tensor, fake: AnyTensor) -> AnyTensor:
     """Gives `fake` the Python class of `t`: a Parameter, a Buffer, or a subclass that does not dispatch by itself."""
     kind = type(t)
     if kind is not Tensor and type(fake) is Tensor:
@@ -251,7 +258,7 @@ def _with_class_of(t: Tensor, fake: Tensor) -> Tensor:
                 f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it holds "
                 "cannot be converted."
             )
-        fake.__class__ = kind
+        fake.__class__ = kind  # type: ignore[assignment]
     # For wrappers too, whose class does not say it.
     if isinstance(t, torch.nn.Parameter):
         fake._is_param = True

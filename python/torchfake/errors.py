@@ -80,8 +80,8 @@ class DeviceMismatchError(FakeTensorError):
     """Two inputs of one operator claim different devices."""
 
 
-#: Under the name that PyTorch has for it.
 FakeTensorDeviceMismatchError = DeviceMismatchError
+"""PyTorch's name for `DeviceMismatchError`."""
 
 
 class RealTensorError(FakeTensorError):

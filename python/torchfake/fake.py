@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
     return None
 
 
-def is_fake(tensor: object) -> bool:
+def is_fake(tensor: object) -> TypeGuard[Tensor]:
     """Whether `tensor` is fake. Looks through functorch's and functionalization's wrappers and wrapper subclasses.
 
     >>> import torch
@@ -145,7 +145,7 @@ def meta_like(fake: Tensor) -> Tensor:
     return _C.meta_like(fake)
 
 
-def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
+def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTensor:
     """A fake with the metadata of a real or meta tensor; a fake comes back as it is.
 
     Tensors that share a storage become fakes that share one. `device` is what the fake claims; by default the tensor's
@@ -161,7 +161,7 @@ def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> Tensor:
     """
     fake = _C.to_fake(tensor, torch.device(device) if device is not None else None)
     if isinstance(tensor, torch.nn.Parameter) and not isinstance(fake, torch.nn.Parameter):
-        return torch.nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad)
+        return cast(FakeTensor, torch.nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad))
     return fake
 
 
@@ -210,7 +210,28 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     (True, False)
     """
 
-    def __new__(  # type: ignore[misc]
+    fake_device: torch.device
+    """The device that the fake claims."""
+    fake_mode: Mode
+    """The mode it belongs to."""
+    constant: Tensor | None
+    """A copy of its value if that is known, else None."""
+    real_tensor: Tensor | None
+    """Its value in a mode with `propagate_real_tensors=True`, else None."""
+    item_memo: complex | None
+    """What `item()` returned, until a write or a new epoch of the mode."""
+    nonzero_memo: complex | None
+    """The number of nonzero elements, once `nonzero` has counted them."""
+    unique_memo: complex | None
+    """The number of distinct values, once `unique` has counted them."""
+    unique_consecutive_memo: complex | None
+    """The same of `unique_consecutive`."""
+    pytype: type[Tensor] | None
+    """What the constructor was given; has no effect."""
+    dispatch_keys: object
+    """What the constructor was given; has no effect."""
+
+    def __new__(
         cls,
         fake_mode: Mode,
         elem: Tensor,
@@ -221,7 +242,7 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
         dispatch_keys: object = None,
         *,
         requires_grad: bool | None = None,
-    ) -> Tensor:
+    ) -> FakeTensor:
         """A fake of `fake_mode` on `device` with the metadata of a meta tensor.
 
         Args:
@@ -246,7 +267,7 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
         return keep_for_readers(fake, pytype, dispatch_keys)
 
     @staticmethod
-    def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> Tensor:
+    def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> FakeTensor:
         """The fake that stands for a real tensor in a mode."""
         return fake_mode.from_tensor(t)
 

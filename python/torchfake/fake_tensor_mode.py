@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torchfake import _C, cache
 from torchfake.converter import FakeTensorConverter
 from torchfake.errors import DynamicShapesError
+from torchfake.fake import FakeTensor
 from torchfake.modes import Mode, current_mode, no_fake_mode
 
 __all__ = [
@@ -29,8 +30,8 @@ __all__ = [
     "unset_fake_temporarily",
 ]
 
-#: How many elements a constant may have.
 CONSTANT_NUMEL_LIMIT = 1
+"""The largest number of elements for which a `FakeTensorMode` tracks values."""
 
 
 def _dynamo_says_cache() -> bool:
@@ -185,7 +186,7 @@ class FakeTensorMode(Mode):
         source: object = None,
         symbolic_context: object = None,
         trace: bool = True,
-    ) -> Tensor:
+    ) -> FakeTensor:
         """The fake that stands for `tensor` in this mode: the same one every time, as long as somebody holds it.
 
         It has the tensor's metadata, shares a storage where the tensor does, and has its place in autograd: leaf or
@@ -301,3 +302,4 @@ class FakeTensorTLS(threading.local):
 
 
 fake_tensor_tls = FakeTensorTLS()
+"""The settings of the current thread, a `FakeTensorTLS`."""

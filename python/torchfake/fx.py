@@ -20,7 +20,7 @@ from torchfake import _C
 from torchfake.converter import FakeTensorConverter
 from torchfake.fake import find_fake, is_fake, maybe_get_fake_mode
 from torchfake.fake_tensor_mode import FakeTensorMode
-from torchfake.interop import from_torch
+from torchfake.interop import from_pytorch_fake
 from torchfake.modes import Mode, current_mode
 
 __all__ = ["FakeTensorProp"]
@@ -65,7 +65,7 @@ class _Fakes:
 
     def _convert(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, PyTorchsFakeTensor):
-            return from_torch(tensor, self.mode)
+            return from_pytorch_fake(tensor, self.mode)
         return self._converter.from_real_tensor(self.mode, tensor)
 
     def lift(self, constant: Tensor) -> Tensor:

@@ -7,29 +7,30 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch.utils._pytree import tree_leaves
+from typing_extensions import deprecated
 
 from torchfake import _C
-from torchfake.converter import is_plain, rewrap, with_history
+from torchfake.converter import AnyTensor, is_plain, rewrap, with_history
 from torchfake.errors import DynamicShapesError, MixedModesError, RealTensorError
-from torchfake.fake import find_fake, write_value
+from torchfake.fake import FakeTensor, find_fake, write_value
 from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT
 from torchfake.modes import Mode, current_mode, no_fake_mode
 
-__all__ = ["from_torch", "to_torch"]
+__all__ = ["from_pytorch_fake", "to_pytorch_fake"]
 
 # The mode of PyTorch's that takes the fakes of each of ours, by the address of its state: fakes that were used together
 # can be used together again. Tensors keep their mode alive.
 _counterparts: weakref.WeakValueDictionary[int, PyTorchsMode] = weakref.WeakValueDictionary()
 
 
-def from_torch(t: Tensor, mode: Mode | None = None) -> Tensor:
+def from_pytorch_fake(t: Tensor, mode: Mode | None = None) -> FakeTensor:
     """A fake with the metadata of one of PyTorch's own FakeTensors.
 
     Tensors that share a storage become fakes that share one; `grad` and `constant` go along. `mode` is the mode of the
@@ -41,25 +42,25 @@ def from_torch(t: Tensor, mode: Mode | None = None) -> Tensor:
 
     >>> import torch
     >>> from torch._subclasses.fake_tensor import FakeTensorMode
-    >>> from torchfake import from_torch
+    >>> from torchfake import from_pytorch_fake
     >>> with FakeTensorMode():
     ...     x = torch.ones(2, 3)
-    >>> from_torch(x)
+    >>> from_pytorch_fake(x)
     tensor(..., size=(2, 3), fake=True)
     """
     if not isinstance(t, PyTorchsFakeTensor):
-        raise TypeError(f"from_torch: expected a FakeTensor of PyTorch's, got {type(t).__name__}")
+        raise TypeError(f"from_pytorch_fake: expected a FakeTensor of PyTorch's, got {type(t).__name__}")
     with torch._C._DisableTorchDispatch():
         device = t.fake_device
         fake = _C.to_fake(t, device) if mode is None else _C.to_fake_of(t, mode._state, device)
     if t.constant is not None:
         write_value(t.constant, fake)
     if isinstance(t, torch.nn.Parameter):
-        fake = torch.nn.Parameter(fake.detach(), t.requires_grad)
-    return _with_autograd_of(t, fake, lambda gradient: from_torch(gradient, mode))
+        fake = cast(FakeTensor, torch.nn.Parameter(fake.detach(), t.requires_grad))
+    return _with_autograd_of(t, fake, lambda gradient: from_pytorch_fake(gradient, mode))
 
 
-def to_torch(t: Tensor, mode: PyTorchsMode | None = None) -> Tensor:
+def to_pytorch_fake(t: Tensor, mode: PyTorchsMode | None = None) -> Tensor:
     """One of PyTorch's own FakeTensors with the metadata of a fake.
 
     Fakes that share a storage become FakeTensors that share one; `grad` and `constant` go along, and of a wrapper what
@@ -69,41 +70,53 @@ def to_torch(t: Tensor, mode: PyTorchsMode | None = None) -> Tensor:
         ValueError: `t` is not fake.
 
     >>> import torch
-    >>> from torchfake import fake_mode, to_torch
+    >>> from torchfake import fake_mode, to_pytorch_fake
     >>> with fake_mode():
     ...     x = torch.ones(2, 3)
-    >>> to_torch(x)
+    >>> to_pytorch_fake(x)
     FakeTensor(..., size=(2, 3))
     """
     fake = find_fake((t,))
     if fake is None:
-        raise ValueError("to_torch: expected a fake tensor, got a real one; see is_fake().")
+        raise ValueError("to_pytorch_fake: expected a fake tensor, got a real one; see is_fake().")
     if mode is None:
         address = _C.mode_of(fake).address
         mode = _counterparts.get(address)
         if mode is None:
             mode = _counterparts[address] = PyTorchsMode()
     with no_fake_mode():
-        return _to_torch(t, mode)
+        return _to_pytorch_fake(t, mode)
 
 
-def _to_torch(t: Tensor, mode: PyTorchsMode) -> Tensor:
+@deprecated("torchfake.from_torch is now called from_pytorch_fake")
+def from_torch(t: Tensor, mode: Mode | None = None) -> FakeTensor:
+    """Deprecated: use `from_pytorch_fake`."""
+    return from_pytorch_fake(t, mode)
+
+
+@deprecated("torchfake.to_torch is now called to_pytorch_fake")
+def to_torch(t: Tensor, mode: PyTorchsMode | None = None) -> Tensor:
+    """Deprecated: use `to_pytorch_fake`."""
+    return to_pytorch_fake(t, mode)
+
+
+def _to_pytorch_fake(t: Tensor, mode: PyTorchsMode) -> Tensor:
     if not is_plain(t):
-        return rewrap(t, lambda inner: _to_torch(inner, mode))
+        return rewrap(t, lambda inner: _to_pytorch_fake(inner, mode))
     if not _C.is_plain_fake(t):
         return mode.from_tensor(t)
     converter = mode.fake_tensor_converter
-    converted: Any = converter.from_meta_and_device(mode, _C.to_meta(t), _C.fake_device(t))
+    converted = converter.from_meta_and_device(mode, _C.to_meta(t), _C.fake_device(t))
     constant = _C.known_values_of(t, copy=True)
     if constant is not None and constant.numel() <= CONSTANT_NUMEL_LIMIT and not mode.propagate_real_tensors:
         converted.constant = constant
         converter.add_constant_storage_mapping(converted)
     if isinstance(t, torch.nn.Parameter):
         converted._is_param = True
-    return _with_autograd_of(t, converted, lambda gradient: _to_torch(gradient, mode))
+    return _with_autograd_of(t, converted, lambda gradient: _to_pytorch_fake(gradient, mode))
 
 
-def _with_autograd_of(t: Tensor, converted: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
+def _with_autograd_of(t: Tensor, converted: AnyTensor, convert: Callable[[Tensor], Tensor]) -> AnyTensor:
     """Makes `converted`, a leaf so far, a leaf or not as `t` is, with the gradient it has."""
     if converted.requires_grad != t.requires_grad:
         converted.requires_grad_(t.requires_grad)
@@ -123,8 +136,8 @@ def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: 
         if not _C.in_fake_mode() and find_fake(tree_leaves((rest, named))) is None:
             raise
         raise MixedModesError(
-            f"{func}: among the arguments is a FakeTensor of PyTorch's own; torchfake.from_torch converts it to a fake "
-            "of torchfake, and torchfake.to_torch a fake of torchfake to one of PyTorch's.",
+            f"{func}: one of the arguments is a FakeTensor of PyTorch's own; torchfake.from_pytorch_fake converts it "
+            "to a fake of torchfake, and torchfake.to_pytorch_fake converts in the other direction.",
             func.name(),
         ) from error
 

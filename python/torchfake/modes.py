@@ -6,12 +6,14 @@ import contextlib
 import copy
 import logging
 import threading
+import warnings
 import weakref
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import deprecated
 
 from torchfake import _C
 from torchfake.errors import MixedModesError
@@ -19,8 +21,8 @@ from torchfake.errors import MixedModesError
 #: Shows every operator that is answered in the scope of a mode, if the level is DEBUG when it is entered.
 trace_log = logging.getLogger("torchfake.trace")
 
-#: How many elements a fake may have for its values to be kept, where they follow from constants.
-KNOWN_VALUES = 16_384
+#: The default of `fake_mode(known_values_limit=...)`.
+KNOWN_VALUES_LIMIT = 16_384
 
 #: What a state can be told after it was made.
 _OPTIONS = (
@@ -95,12 +97,13 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
     Args:
         fake_cuda: Whether devices that this machine lacks may be claimed. If False, asking for one raises
             `DeviceNotFakedError`.
-        known_values: The most elements a fake may have whose values are kept, because they follow from constants by
-            deterministic operators; `.item()`, masks and the like then answer truly. 0 keeps none. All that
-            is kept takes a gigabyte at most.
-        selects_all: Whether a mask, or `nonzero`, of values that are not known is taken to select everything, in place
-            of an error. A guess, of the most that can be selected: a mixture of experts that routes by values then
-            runs with every token at every expert.
+        known_values_limit: The largest number of elements for which a fake's values are tracked when they are derived
+            from constants by deterministic operators, so that `.item()` or a mask gives the real result. 0 tracks no
+            values. All tracked values together take at most one gigabyte.
+        selects_all: Whether a mask of unknown values, or `nonzero` of them, is assumed to select every element instead
+            of raising an error. This is the upper bound: a mixture of experts that routes by values then sends every
+            token to every expert.
+        known_values: Deprecated name of `known_values_limit`.
 
     >>> import torch
     >>> from torchfake import fake_mode
@@ -118,10 +121,20 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
     device(type='cpu')
     """
 
-    def __init__(self, *, fake_cuda: bool = True, known_values: int = KNOWN_VALUES, selects_all: bool = False) -> None:
-        if known_values < 0:
-            raise ValueError(f"fake_mode: known_values must be 0 or more, got {known_values}")
-        super().__init__(_C.ModeState(known_values=known_values))
+    def __init__(
+        self,
+        *,
+        fake_cuda: bool = True,
+        known_values_limit: int = KNOWN_VALUES_LIMIT,
+        selects_all: bool = False,
+        known_values: int | None = None,
+    ) -> None:
+        if known_values is not None:
+            warnings.warn("fake_mode: known_values is now called known_values_limit", DeprecationWarning, stacklevel=2)
+            known_values_limit = known_values
+        if known_values_limit < 0:
+            raise ValueError(f"fake_mode: known_values_limit must be 0 or more, got {known_values_limit}")
+        super().__init__(_C.ModeState(known_values=known_values_limit))
         self._state.fake_cuda = fake_cuda
         self._state.selects_all = selects_all
 
@@ -137,9 +150,15 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
         return self._state.fake_cuda
 
     @property
-    def known_values(self) -> int:
-        """The most elements a fake may have whose values are kept."""
+    def known_values_limit(self) -> int:
+        """The largest number of elements for which values are tracked."""
         return self._state.known_values
+
+    @property
+    @deprecated("fake_mode.known_values is now called known_values_limit")
+    def known_values(self) -> int:
+        """Deprecated: use `known_values_limit`."""
+        return self.known_values_limit
 
 
 class no_fake_mode(contextlib.ContextDecorator):
@@ -229,5 +248,5 @@ def refuse_pytorchs_mode() -> None:
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         raise MixedModesError(
             "PyTorch's own FakeTensorMode is active here; leave it before entering a mode of torchfake. "
-            "torchfake.from_torch converts its tensors."
+            "torchfake.from_pytorch_fake converts its tensors."
         )

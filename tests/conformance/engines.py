@@ -75,7 +75,7 @@ class _TorchfakeSession:
         self.known = known
         self.cache = cache
         self.storages: dict[tuple[Any, ...], torch.Tensor] = {}
-        self.mode = torchfake.fake_mode(known_values=1 << 20) if known else torchfake.fake_mode()
+        self.mode = torchfake.fake_mode(known_values_limit=1 << 20) if known else torchfake.fake_mode()
 
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
         import torchfake

@@ -48,7 +48,7 @@ def observe(call: Call, variant: str) -> list[Observation]:
     import torchfake
 
     device, values = variant.split()
-    mode = torchfake.fake_mode(known_values=KNOWN_ELEMENTS if values == "known" else 0)
+    mode = torchfake.fake_mode(known_values_limit=KNOWN_ELEMENTS if values == "known" else 0)
     with mode, torch.device(device):
         return [_observe_once(call, device, torchfake.is_fake) for _ in range(2)]
 

@@ -72,7 +72,7 @@ def test_training_a_step_allocates_no_tensor_data() -> None:
     found = run(
         PROFILED
         + """
-    @fake_mode(known_values=0)
+    @fake_mode(known_values_limit=0)
     def on_fakes():
         train_a_step(layers=2)
 

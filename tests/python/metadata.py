@@ -75,7 +75,7 @@ def assert_answers_like_real(
         real = call()
     except Exception as error:
         real = error
-    with fake_mode(known_values=0):
+    with fake_mode(known_values_limit=0):
         for _ in range(2):
             with while_fake():
                 if isinstance(real, Exception):

@@ -228,7 +228,7 @@ READS_BEYOND: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("known_values", [0, 16384])
 @pytest.mark.parametrize("name", READS_BEYOND)
 def test_what_reads_beyond_its_arguments_is_refused(name: str, known_values: int) -> None:
-    with fake_mode(known_values=known_values):
+    with fake_mode(known_values_limit=known_values):
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)) as raised:
                 READS_BEYOND[name]()

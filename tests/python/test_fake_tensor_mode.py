@@ -407,7 +407,7 @@ def test_a_copy_of_a_mode_has_its_options_and_none_of_its_fakes() -> None:
     assert type(copied) is Mine and copied.allow_non_fake_inputs and not copied.static_shapes and copied.mine == [1]
     fake = mode.from_tensor(REAL)
     assert mode.is_our_fake(fake) and not copied.is_our_fake(fake) and copied.from_tensor(REAL) is not fake
-    assert copy.deepcopy(fake_mode(known_values=3)).known_values == 3
+    assert copy.deepcopy(fake_mode(known_values_limit=3)).known_values_limit == 3
 
 
 # ---- The rest of the surface -----------------------------------------------------------------------------------------
@@ -591,9 +591,9 @@ def test_tensors_go_to_pytorchs_mode_and_back_with_their_aliases(device: str) ->
     with FakeTensorMode() as mode:
         base = torch.ones(4, 3, device=device, dtype=torch.half)
         views = [base, base[1:].t(), base.view(12)]
-    theirs = [torchfake.to_torch(view) for view in views]
+    theirs = [torchfake.to_pytorch_fake(view) for view in views]
     assert all(type(t).__name__ == "FakeTensor" and t.fake_mode is theirs[0].fake_mode for t in theirs)
-    back = [torchfake.from_torch(t, mode) for t in theirs]
+    back = [torchfake.from_pytorch_fake(t, mode) for t in theirs]
     for group in (theirs, back):
         assert len({t.untyped_storage()._cdata for t in group}) == 1
         for got, want in zip(group, views, strict=True):
@@ -610,12 +610,12 @@ def test_tensors_go_to_pytorchs_mode_and_back_with_their_aliases(device: str) ->
 def test_conversion_keeps_requires_grad() -> None:
     with fake_mode():
         x = torch.nn.Parameter(torch.ones(2))
-    assert torchfake.to_torch(x).requires_grad
-    assert torchfake.from_torch(torchfake.to_torch(x)).requires_grad
+    assert torchfake.to_pytorch_fake(x).requires_grad
+    assert torchfake.from_pytorch_fake(torchfake.to_pytorch_fake(x)).requires_grad
     with pytest.raises(ValueError, match="expected a fake"):
-        torchfake.to_torch(REAL)
+        torchfake.to_pytorch_fake(REAL)
     with pytest.raises(TypeError, match="FakeTensor of PyTorch's"):
-        torchfake.from_torch(x)
+        torchfake.from_pytorch_fake(x)
 
 
 def test_conversion_keeps_what_is_special_about_a_tensor() -> None:
@@ -623,8 +623,8 @@ def test_conversion_keeps_what_is_special_about_a_tensor() -> None:
         parameter = torch.nn.Parameter(torch.ones(2, 3, device="cuda"))
         parameter.grad = torch.ones(2, 3, device="cuda")
         parts = [parameter, parameter[1:], parameter * 2, parameter.detach()]
-    theirs = [torchfake.to_torch(part) for part in parts]
-    back = [torchfake.from_torch(part) for part in theirs]
+    theirs = [torchfake.to_pytorch_fake(part) for part in parts]
+    back = [torchfake.from_pytorch_fake(part) for part in theirs]
     for group in (theirs, back):
         assert [(t.requires_grad, t.is_leaf) for t in group] == [(t.requires_grad, t.is_leaf) for t in parts]
         assert [isinstance(t, torch.nn.Parameter) for t in group] == [True, False, False, False]
@@ -635,11 +635,11 @@ def test_conversion_keeps_what_is_special_about_a_tensor() -> None:
 
 def test_conversion_keeps_constants() -> None:
     with FakeTensorMode() as mode:
-        theirs: Any = torchfake.to_torch(torch.tensor(2.5))
+        theirs: Any = torchfake.to_pytorch_fake(torch.tensor(2.5))
     assert theirs.constant == 2.5 and theirs.item() == 2.5
-    for back in (torchfake.from_torch(theirs), torchfake.from_torch(theirs, mode)):
+    for back in (torchfake.from_pytorch_fake(theirs), torchfake.from_pytorch_fake(theirs, mode)):
         assert back.item() == 2.5
-    theirs.add_(torchfake.to_torch(mode.from_tensor(REAL)).sum())
+    theirs.add_(torchfake.to_pytorch_fake(mode.from_tensor(REAL)).sum())
     assert theirs.constant is None
 
 
@@ -647,17 +647,17 @@ def test_wrappers_are_converted_to_pytorchs_inside() -> None:
     with fake_mode():
         x = torch.ones(2)
     for wrapper in (torch._to_functional_tensor(x), TwoTensor(x, x)):
-        theirs = torchfake.to_torch(wrapper)
+        theirs = torchfake.to_pytorch_fake(wrapper)
         assert type(theirs) is type(wrapper) and is_pytorchs_fake(theirs)
 
 
 def test_a_fake_tensor_of_pytorchs_says_how_it_is_converted() -> None:
     with PyTorchsMode():
         x = torch.ones(2)
-    with pytest.raises(UnsupportedFakeTensorException, match=r"torchfake\.from_torch"):
+    with pytest.raises(UnsupportedFakeTensorException, match=r"torchfake\.from_pytorch_fake"):
         FakeTensorMode().from_tensor(x)
     for mode in (FakeTensorMode(), fake_mode()):
-        with mode, pytest.raises(MixedModesError, match=r"aten.add.Tensor: .*torchfake.from_torch"):
+        with mode, pytest.raises(MixedModesError, match=r"aten.add.Tensor: .*torchfake.from_pytorch_fake"):
             x + torch.ones(2)
     with FakeTensorMode():
         assert isinstance(x + 1, PyTorchsFakeTensor)  # tracers of PyTorch's make their own, in a mode of ours too

@@ -412,7 +412,7 @@ def test_sizes_and_numbers_are_vals_too() -> None:
 def test_a_given_mode_is_the_one_run_in() -> None:
     graph = constant_read()
     with pytest.raises(DataDependentOutputException):
-        FakeTensorProp(graph, fake_mode(known_values=0)).propagate()
+        FakeTensorProp(graph, fake_mode(known_values_limit=0)).propagate()
     assert FakeTensorProp(graph, fake_mode()).propagate() == 5
     assert not is_fake(torch.ones(1))
 

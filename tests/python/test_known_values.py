@@ -232,7 +232,7 @@ def test_every_kind_of_unknown_write_ends_what_is_known(write: Callable) -> None
 
 
 def test_only_tensors_up_to_the_limit_are_known() -> None:
-    with fake_mode(known_values=8):
+    with fake_mode(known_values_limit=8):
         assert torch.ones(8).sum().item() == 8
         with pytest.raises(DataDependentOutputException):
             torch.ones(9).sum().item()
@@ -241,7 +241,7 @@ def test_only_tensors_up_to_the_limit_are_known() -> None:
         assert torch.ones(16_384).sum().item() == 16_384
         with pytest.raises(DataDependentOutputException):
             torch.ones(16_385)[0].item()
-    with fake_mode(known_values=0), pytest.raises(DataDependentOutputException):
+    with fake_mode(known_values_limit=0), pytest.raises(DataDependentOutputException):
         torch.ones(1).item()
 
 

@@ -175,7 +175,7 @@ def test_a_single_element_is_read_and_known(zip_format: bool, value: Any, device
 
 def test_nothing_is_known_in_a_mode_without_known_values() -> None:
     file = saved(torch.tensor(3))
-    with fake_mode(known_values=0):
+    with fake_mode(known_values_limit=0):
         loaded = torch.load(file)
     with pytest.raises(torchfake.DataDependentOutputException):
         loaded.item()

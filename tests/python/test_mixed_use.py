@@ -186,7 +186,7 @@ def test_an_exception_inside_the_mode_leaves_no_state_behind(fail: Callable[[], 
 def test_modes_nest_and_are_left_in_any_way() -> None:
     before = repr(state())
     with fake_mode() as outer:
-        with fake_mode(known_values=0):
+        with fake_mode(known_values_limit=0):
             assert is_fake(torch.ones(1))
             with no_fake_mode():
                 assert not is_fake(torch.ones(1))
@@ -209,7 +209,7 @@ def test_modes_nest_and_are_left_in_any_way() -> None:
 def test_fakes_of_two_modes_work_together() -> None:
     with fake_mode():
         a = torch.ones(2)
-    with fake_mode(known_values=0):
+    with fake_mode(known_values_limit=0):
         assert is_fake(a + torch.ones(2))
     with fake_mode():
         b = a + 1

@@ -105,7 +105,7 @@ def test_what_does_not_repeat_or_was_written_is_not_known(name: str) -> None:
 
 
 def test_the_limit_counts_values_not_elements() -> None:
-    with fake_mode(known_values=8):
+    with fake_mode(known_values_limit=8):
         assert torch.arange(8).expand(100, 8).clone()[99].tolist() == list(range(8))
         with pytest.raises(DynamicOutputShapeException):
             torch.arange(9).expand(100, 9).clone()[99].nonzero()

@@ -112,7 +112,7 @@ def test_a_product_looks_like_the_real_one(name):
 
 def test_whole_matrices_are_scaled():
     # Not every CPU multiplies float8 in this way for real.
-    with fake_mode(known_values=0):
+    with fake_mode(known_values_limit=0):
         one = torch.ones(())
         out = torch.empty(0, dtype=torch.bfloat16)
         for result in (

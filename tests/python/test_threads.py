@@ -196,7 +196,7 @@ def test_options_change_while_others_dispatch() -> None:
 
 def test_threads_train_caches_and_modes_of_many_kinds_at_once() -> None:
     before = cache_info()
-    modes = [fake_mode(), FakeTensorMode(), fake_mode(known_values=0)]
+    modes = [fake_mode(), FakeTensorMode(), fake_mode(known_values_limit=0)]
 
     def work(index: int) -> list[int]:
         for round in range(8):
