@@ -11,7 +11,7 @@
 
 from pathlib import Path
 
-import torch  # its libraries have to be loaded before the engine's
+import torch  # loads the libraries that the engine needs
 
 from torchfake import _release
 
@@ -24,8 +24,8 @@ except _release.TorchReleaseError:
     raise
 except ImportError as error:
     raise ImportError(
-        f"torchfake's engine does not load with PyTorch {torch.__version__}: it works with the PyTorch it was built "
-        "against alone. Build it again for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
+        f"torchfake's engine does not load with PyTorch {torch.__version__}: it works only with the PyTorch it was "
+        "built against. Rebuild it for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
 from torchfake import _serialization, _tracing
 from torchfake._replacements import uninstall

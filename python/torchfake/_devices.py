@@ -33,7 +33,7 @@ def _current_device() -> int:
 
 
 def _synchronize(device: Any = None) -> None:
-    """Nothing runs on a claimed device, so there is nothing to wait for."""
+    """Does nothing: no work runs on a claimed device."""
 
 
 def _default_generator(device: Any = "cuda") -> torch.Generator:
@@ -57,7 +57,7 @@ def _initial_seed() -> int:
 
 
 def _get_device_capability(device: Any = None) -> tuple[int, int]:
-    """That of the GPU that claimed ones are taken to be (docs/decisions/0009)."""
+    """A claimed GPU is an H200 (docs/decisions/0009)."""
     return (9, 0)
 
 
@@ -79,14 +79,14 @@ def _current_stream(device: Any = None) -> torch.Stream:
 
 
 def _set_stream(stream: torch.Stream | None) -> None:
-    """There is one on each device, and it is the current one."""
+    """Does nothing: each device has a single stream, which is always current."""
 
 
 def _stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if stream is None else stream
 
 
-#: What answers in the mode, by the name in `torch.cuda`.
+#: The functions used in the mode, by name in `torch.cuda`.
 IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "_exchange_device": _exchange_device,
     "_maybe_exchange_device": _exchange_device,
@@ -115,11 +115,11 @@ def new_event(original: Callable[..., Any], called: type, *args: Any, **kwargs: 
 
 
 def leave_guard(original: Callable[[], None]) -> None:
-    """PyTorch's FakeTensorMode, which DTensor uses too, would put a guard over ours that makes no streams."""
+    """Does nothing: PyTorch's FakeTensorMode, which DTensor uses, would replace our guard by one without streams."""
 
 
 def uncached(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """What PyTorch remembers of a device, asked anew and not remembered: of a claimed one the answer is another."""
+    """Bypasses a cache of PyTorch's: the result for a claimed device differs from that for a real one."""
     return original.__wrapped__(*args, **kwargs)
 
 
@@ -144,8 +144,8 @@ def maybe_opt_step(
     *args: Any,
     **kwargs: Any,
 ) -> float | None:
-    # Whether a gradient overflowed is a value, and fakes have none. The step is taken: it is what a run that goes well
-    # does, and what a plan has to have room for.
+    # Whether a gradient overflowed is an unknown value. The step is taken, as in a successful run, so that memory plans
+    # include it.
     if any(_C.is_fake(found) for found in optimizer_state["found_inf_per_device"].values()):
         step: Callable[..., float | None] = optimizer.step
         return step(*args, **kwargs)
@@ -158,7 +158,7 @@ def maybe_opt_step(
 
 
 class _CudaTensorType(type):
-    """The type of the stand-ins. Outside the mode they raise what PyTorch's own do."""
+    """The metaclass of the stand-ins. Outside the mode they raise the errors of PyTorch's own types."""
 
     dtype: torch.dtype
     _original: Any
@@ -174,7 +174,7 @@ class _CudaTensorType(type):
     def __getattr__(cls, name: str) -> Any:
         return getattr(cls._original, name)
 
-    # PyTorch has a set of its tensor types.
+    # PyTorch keeps its tensor types in a set.
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls._original
 
@@ -183,11 +183,11 @@ class _CudaTensorType(type):
 
 
 def stand_in(original: Any) -> Any:
-    """What stands in the place of one of PyTorch's types: the type itself where PyTorch has CUDA."""
+    """The stand-in for one of PyTorch's types; the type itself if PyTorch was built with CUDA."""
     if torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return original
     return _CudaTensorType(original.__name__, (), {"__module__": "torch.cuda", "_original": original})
 
 
-#: Those that PyTorch has.
+#: The types that this PyTorch has.
 NAMES = sorted(original.__name__ for original in torch._tensor_classes if original.__module__ == "torch.cuda")

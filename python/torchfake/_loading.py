@@ -38,22 +38,22 @@ from torchfake.modes import no_fake_mode
 
 ByteOrder = Literal["little", "big"]
 
-# How values are written: as integers of their width, whatever they mean.
+# Elements are written as integers of their width, whatever their dtype.
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# The map_location of the torch.load in progress. PyTorch's own record of it leaves out the legacy format.
+# The map_location of the torch.load in progress. PyTorch itself records it, but not for the legacy format.
 _map_location: ContextVar[Any] = ContextVar("_map_location", default=None)
 
 
 def _claim_storage(nbytes: int, device: torch.device) -> UntypedStorage:
-    """Needs the mode."""
+    """Must be called in the mode."""
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
 def claimed_device(location: str, nbytes: int) -> torch.device:
-    """Where a storage of `nbytes` that was saved from `location` goes, in the `torch.load` in progress if there is one.
+    """The device that `map_location` of the `torch.load` in progress chooses for a storage saved from `location`.
 
-    Needs the mode: a map_location function is handed a fake storage.
+    Must be called in the mode: a map_location function gets a fake storage.
     """
     wanted = _map_location.get()
     if wanted is None:  # a file with pickled fakes, loaded outside the mode
@@ -76,12 +76,12 @@ def _mapping_locations(map_location: Any) -> Iterator[None]:
 
 
 def _text(value: Any) -> Any:
-    # Strings that Python 2 wrote come as bytes when encoding="bytes" is asked for.
+    # With encoding="bytes", strings written by Python 2 are bytes.
     return value.decode("ascii") if isinstance(value, bytes) else value
 
 
 class _Storages:
-    """The storages of one file, by the number the file gives them."""
+    """The storages of one file, by their key in the file."""
 
     def __init__(self) -> None:
         self._by_key: dict[Any, UntypedStorage] = {}
@@ -100,7 +100,7 @@ class _Storages:
         return self._by_key[key].nbytes()
 
     def fill(self, key: Any, element: bytes, byteorder: ByteOrder) -> None:
-        """Makes the single element of a storage known."""
+        """Sets the value of a storage with a single element."""
         if dtype := INTEGERS.get(len(element)):
             storage = self._by_key[key]
             whole = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (1,), (1,))
@@ -111,7 +111,7 @@ def _unpickle(
     file: IO[bytes], pickle_module: Any, persistent_load: Callable[[Any], Any], pickle_load_args: dict[str, Any]
 ) -> Any:
     class Reader(pickle_module.Unpickler):  # type: ignore[misc]
-        # Not asked by the reader of weights_only files, which knows these names itself.
+        # The unpickler of weights_only files does not call this, and knows these names itself.
         def find_class(self, module: str, name: str) -> Any:
             if module.startswith("torch") and name.endswith("Storage") and name != "UntypedStorage":
                 with contextlib.suppress(KeyError):
@@ -134,7 +134,7 @@ def load(
 ) -> Any:
     """Reads the zip format."""
     with _mapping_locations(map_location):
-        pickle_load_args.pop("weights_only", None)  # since 2.15; PyTorch validates sparse tensors by it
+        pickle_load_args.pop("weights_only", None)  # since 2.15, for validating sparse tensors
         storages = _Storages()
         swapped = zip_file.has_record("byteorder") and zip_file.get_record("byteorder") == b"big"
         byteorder: ByteOrder = "big" if swapped else "little"
@@ -144,7 +144,7 @@ def load(
             is_new = key not in storages
             storage = storages.get(key, storage_type, location, numel)
             if is_new:
-                # Where the data is in the file, for those who will read it later.
+                # The position of the data in the file, for programs that read it later.
                 storage._untyped_storage._checkpoint_offset = zip_file.get_record_offset(f"data/{key}")
             if is_new and numel == 1:
                 storages.fill(key, zip_file.get_record(f"data/{key}"), byteorder)
@@ -152,7 +152,7 @@ def load(
 
         data = io.BytesIO(zip_file.get_record(pickle_file))
         state = serialization._serialization_tls
-        outer, state.map_location = state.map_location, map_location  # wrapper subclasses look here
+        outer, state.map_location = state.map_location, map_location  # wrapper subclasses read it here
         try:
             result = _unpickle(data, pickle_module, persistent_load, pickle_load_args)
         finally:
@@ -167,10 +167,10 @@ def legacy_load(
     with _mapping_locations(map_location):
         if not _C.in_fake_mode():
             return original(file, map_location, pickle_module, **pickle_load_args)
-        pickle_load_args.pop("weights_only", None)  # since 2.15; PyTorch validates sparse tensors by it
+        pickle_load_args.pop("weights_only", None)  # since 2.15, for validating sparse tensors
         if file.tell() == 0 and tarfile.is_tarfile(file):
             raise UnsupportedFakeTensorException(
-                "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside of it "
+                "torch.load: tar files of PyTorch 0.1 cannot be loaded inside fake_mode(); load the file outside it "
                 "and save it again.",
                 "torch.load",
             )
@@ -184,18 +184,18 @@ def legacy_load(
 
         def persistent_load(saved: tuple[Any, ...]) -> Any:
             if _text(saved[0]) == "module":
-                return saved[1]  # a class; beside it the source it was saved with
+                return saved[1]  # a class, saved with its source code
             _, storage_type, key, location, numel, view = saved
             if view is not None:
                 raise UnsupportedFakeTensorException(
-                    "torch.load: the file holds a storage that is a part of another one, which no fake can be; load it "
-                    "outside fake_mode() and save it again.",
+                    "torch.load: the file contains a storage that is a view of another one, which is not supported; "
+                    "load it outside fake_mode() and save it again.",
                     "torch.load",
                 )
             return storages.get(key, storage_type, location, numel)
 
         result = _unpickle(file, pickle_module, persistent_load, pickle_load_args)
-        # The next object of the file, if any, stands behind the data: each storage's length in 8 bytes, and its bytes.
+        # Skips the data, so that another object in the file can be read: 8 bytes of length per storage, then its bytes.
         for key in pickle_module.load(file, **pickle_load_args):
             if int.from_bytes(file.read(8), byteorder) == 1:
                 storages.fill(key, file.read(storages.nbytes(key)), byteorder)
@@ -205,18 +205,17 @@ def legacy_load(
 
 
 def _refuse_mixing(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> None:
-    """Raises RealTensorError where copying would meet a real tensor on one side and a fake on the other."""
+    """Raises RealTensorError if values would be copied between a real tensor and a fake."""
     for name, target in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
         source = state_dict.get(name)
         if not isinstance(source, Tensor) or _C.is_fake(source) == _C.is_fake(target):
             continue
         if _C.is_fake(target) and source.dim() == 0 and source.device.type == "cpu":
-            continue  # a number, which may stand among fakes
+            continue  # a real CPU scalar may be mixed with fakes
         real, fake = ("state dict", "module") if _C.is_fake(target) else ("module", "state dict")
         raise RealTensorError(
             f"load_state_dict: {name} is real in the {real} and fake in the {fake}; load the file inside fake_mode(), "
-            "convert with torchfake.to_fake, or pass assign=True to put the state dict's tensors in the place of the "
-            "module's.",
+            "convert with torchfake.to_fake, or pass assign=True to replace the module's tensors.",
             "load_state_dict",
         )
 
@@ -228,7 +227,7 @@ def load_state_dict(
     strict: bool = True,
     assign: bool = False,
 ) -> Any:
-    # PyTorch would copy what it can, and then raise one untyped error for the rest.
+    # PyTorch would copy what it can, and then raise a generic error for the rest.
     if not assign and isinstance(state_dict, Mapping):
         _refuse_mixing(self, state_dict)
     return original(self, state_dict, strict=strict, assign=assign)
@@ -267,13 +266,13 @@ def _empty(dtype_name: str, shape: Sequence[int]) -> Tensor:
     dtype = _DTYPES.get(dtype_name)
     if dtype is None:
         raise UnsupportedFakeTensorException(f"safetensors: PyTorch has no dtype for {dtype_name}", "safetensors")
-    if dtype is torch.float4_e2m1fn_x2:  # one element holds two of the file's
+    if dtype is torch.float4_e2m1fn_x2:  # packs two elements of the file
         shape = (*shape[:-1], shape[-1] // 2)
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 def _known(number: Tensor) -> Tensor:
-    """A fake that knows the values of a real tensor, as `torch.tensor` makes them."""
+    """A fake with the values of a real tensor, as `torch.tensor` returns it."""
     return torch.ops.aten.lift_fresh(number)  # type: ignore[no-any-return]
 
 
@@ -302,7 +301,7 @@ class _FakeSlice:
 
 
 class _FakeSafeOpen:
-    """What `safe_open` returns in the mode. The library reads the header and answers for it; data is not asked for."""
+    """What `safe_open` returns in the mode. The library reads the header; the data is not read."""
 
     def __init__(self, real: Any, device: torch.device) -> None:
         self._real = real

@@ -1,4 +1,4 @@
-"""Finds, builds and calls the model that a command line names, all of fake tensors."""
+"""For the command line: finds a model by name, builds it with fake tensors, and creates its inputs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from torchfake.modes import fake_mode
 
 
 class ModelSpecError(ValueError):
-    """The model, or its configuration, cannot be found under the name given."""
+    """The model, its configuration or its inputs are not as described on the command line."""
 
 
 class ModelBuildError(RuntimeError):
-    """The model was found, and its own code failed."""
+    """The code of the model failed."""
 
 
 def build_model(
@@ -44,23 +44,23 @@ def build_model(
 
     Args:
         spec: `module:callable`, `file.py:callable`, `file.py` (its `build_model()`, or else its `model`), or the name
-            of a class in `transformers`. The callable is called without arguments; a module is taken as it is.
+            of a class in `transformers`. The callable is called without arguments; a module is used as it is.
         config: The `config.json` for a class of `transformers`; without it the class's default configuration is used.
-        device: The device the model is then moved to.
-        dtype: The dtype its floating-point parameters and buffers are then given.
-        length: How many tokens it is to take, at least: the default configuration of a class of `transformers` is given
-            that many positions where it has fewer. A `config` is left as it is.
+        device: The device to move the model to.
+        dtype: The dtype to convert its floating-point parameters and buffers to.
+        length: The number of tokens it has to accept: the default configuration of a class of `transformers` is changed
+            if it has fewer positions. A given `config` is not changed.
 
     Raises:
         ModelSpecError: There is no such model.
-        ModelBuildError: Its code raised an error, or made something that is no `torch.nn.Module`.
+        ModelBuildError: Its code raised an error, or returned something other than a `torch.nn.Module`.
     """
     origin, separator, attribute = spec.rpartition(":")
     if not separator:
         origin, attribute = attribute, ""
     is_file = origin.endswith(".py")
     if config is not None and (is_file or separator):
-        raise ModelSpecError(f"{spec}: --config is for classes of transformers alone")
+        raise ModelSpecError(f"{spec}: --config is only for classes of transformers")
     if is_file:
         return _finish(spec, lambda: _from_file(Path(origin), attribute), device, dtype)
     if separator:
@@ -71,19 +71,19 @@ def build_model(
     return _finish(spec, lambda: _construct(model_class, model_config), device, dtype)
 
 
-#: What the configurations of `transformers` call the most tokens that a model takes.
+#: Names of the maximum number of tokens in configurations of `transformers`.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_source_positions")
 
 
 def _find_in_config(config: Any, *names: str) -> tuple[Any, str] | None:
-    """The first of `names` that the configuration or one of its parts has, with the part that has it."""
+    """The first of `names` that the configuration or a part of it has, together with that part."""
     parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
     found = ((part, name) for part in parts for name in names if getattr(part, name, None) is not None)
     return next(found, None)
 
 
 def _make_room(config: Any, length: int) -> None:
-    """Gives a configuration at least `length` positions, where it says how many there are."""
+    """Gives a configuration at least `length` positions if it limits them."""
     found = _find_in_config(config, *_POSITIONS)
     if found is not None and 0 < getattr(*found) < length:
         setattr(*found, length)
@@ -153,14 +153,14 @@ def _transformers_class(name: str, config: Path | None) -> tuple[Any, Any]:
         import transformers
     except ModuleNotFoundError:
         raise ModelSpecError(
-            f"{name}: taken for a class of transformers, which is not installed (pip install 'torchfake[models]')"
+            f"{name}: assumed to be a class of transformers, which is not installed (pip install 'torchfake[models]')"
         ) from None
     model_class = getattr(transformers, name, None)
     if not isinstance(model_class, type):
         known = [each for each in dir(transformers) if "Model" in each or "For" in each]
         raise ModelSpecError(
             f"{name}: no such class in transformers{_hint(name, known)}; "
-            "other models are named as module:callable or file.py:callable"
+            "name other models as module:callable or file.py:callable"
         )
     config_class = getattr(model_class, "config_class", None)
     if config is not None:
@@ -171,7 +171,7 @@ def _transformers_class(name: str, config: Path | None) -> tuple[Any, Any]:
 
 
 def _read_config(path: Path, config_class: Any) -> Any:
-    """The configuration in a `config.json`; it says its own type where the model's class leaves that open."""
+    """The configuration in a `config.json`, which names its own type if the model's class does not."""
     import transformers
 
     try:
@@ -199,11 +199,11 @@ def _hint(name: str, known: list[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-# ---- Its inputs ------------------------------------------------------------------------------------------------------
+# ---- Creating its inputs ---------------------------------------------------------------------------------------------
 #
 # Those that the command line describes, or those that a class of transformers usually takes.
 
-#: How many tokens a model is given where nobody says, unless it takes fewer.
+#: The default number of tokens, unless the model accepts fewer.
 USUAL_LENGTH = 128
 
 _BY_POSITION = inspect.Parameter.POSITIONAL_ONLY
@@ -217,25 +217,25 @@ _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>scalar|\d+(?:x\d+)*)(
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One tensor, as a command line describes it."""
+    """An input tensor as described on the command line."""
 
-    name: str | None  #: the argument it is given for; None for the next one by position
+    name: str | None  #: the argument; None for the next positional one
     size: tuple[int, ...]
     dtype: torch.dtype | None  #: None for the model's own floating-point dtype
 
     def make(self, device: torch.device | None, default: torch.dtype) -> Tensor:
         dtype = self.dtype or default
-        # Numbers that are indices or masks often decide something: these are known. Others are not.
+        # Models often branch on indices and masks, so integers and booleans have known values; others do not.
         if not dtype.is_floating_point and not dtype.is_complex:
             return torch.ones(self.size, dtype=dtype, device=device)
         return torch.empty(self.size, dtype=dtype, device=device)
 
 
 def parse_input(text: str) -> InputSpec:
-    """Reads `1x3x224x224`, `2x16:int64`, `mask=2x16:bool` or `scalar`.
+    """Parses `1x3x224x224`, `2x16:int64`, `mask=2x16:bool` or `scalar`.
 
     Raises:
-        ModelSpecError: It reads otherwise.
+        ModelSpecError: `text` has another form.
     """
     match = _INPUT.fullmatch(text)
     dtype = getattr(torch, match["dtype"], None) if match and match["dtype"] else None
@@ -248,14 +248,14 @@ def parse_input(text: str) -> InputSpec:
 def make_inputs(
     model: nn.Module, specs: Sequence[InputSpec], *, device: torch.device | None, batch: int, length: int | None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The arguments to call `model` with, by position and by name; to be called in a mode.
+    """The positional and keyword arguments to call `model` with. Must be called in a mode.
 
     Args:
-        length: How many tokens, where nothing was described; None for the usual number, or the most the model takes.
+        length: The number of tokens if `specs` is empty; None for the default, or the model's maximum if that is less.
 
     Raises:
-        ModelSpecError: What was described is not what the model takes, or nothing was and its class does not say; or
-            the model does not take as many tokens.
+        ModelSpecError: `specs` do not match the signature of the model, they are empty and its class has no usual
+            inputs, or the model does not accept as many tokens.
     """
     default = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     device = device or next((p.device for p in model.parameters()), None)
@@ -270,7 +270,7 @@ def make_inputs(
 
 
 def _match(model: nn.Module, specs: Sequence[InputSpec]) -> None:
-    """Raises where a described input is none of the model's, or one that it needs was not described."""
+    """Raises ModelSpecError if `specs` do not match the signature of the model."""
     parameters = inspect.signature(model.forward).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     named = [name for name, parameter in parameters.items() if parameter.kind in (_EITHER, _BY_NAME)]
@@ -310,7 +310,7 @@ def _usual_inputs(model: nn.Module, batch: int, length: int | None) -> list[Inpu
             )
         return []
     wanted = {model.main_input_name, *required}
-    # Where pictures stand for tokens in the text, a text without any will do.
+    # If images replace tokens of the text, a text without images is sufficient.
     if _find(config, "image_token_id", "image_token_index", "video_token_id", "image_token") is None:
         wanted |= {"pixel_values", "bbox"}
     if getattr(config, "is_encoder_decoder", False):
@@ -342,7 +342,7 @@ def _length(model: nn.Module, config: Any, batch: int, length: int | None) -> in
 
 
 def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Described]]:
-    """What arguments of models in transformers are called, and what goes there."""
+    """Names of arguments of models in transformers, with the size and dtype of each."""
 
     def tokens(*more: int) -> Callable[[], _Described]:
         return lambda: ((batch, length, *more), torch.int64)
@@ -355,7 +355,7 @@ def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Desc
     def sound() -> _Described:
         bins = _find(config, "num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel") or 80
         positions = _find(config, "max_source_positions")
-        # Whisper and its kin put the bins first and take half a minute, two frames to a position.
+        # Whisper models have the bins first, and two frames per position.
         if getattr(config, "model_type", "") == "whisper" and positions:
             return (batch, bins, 2 * positions), None
         return (batch, 8 * length, bins), None
@@ -372,6 +372,6 @@ def _sizes(config: Any, batch: int, length: int) -> dict[str, Callable[[], _Desc
 
 
 def _find(config: Any, *names: str) -> Any:
-    """The value of the first of `names` that the configuration or one of its parts has."""
+    """The value of the first of `names` that the configuration or a part of it has."""
     found = _find_in_config(config, *names)
     return None if found is None else getattr(*found)

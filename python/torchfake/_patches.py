@@ -1,10 +1,10 @@
-"""The mechanism that replaces names of PyTorch: late, from one table (`_replacements.py`), and reversibly.
+"""The mechanism that replaces functions of PyTorch: late, reversibly, and from one table (`_replacements.py`).
 
 Note [Replacements]
-Some of PyTorch's functions never reach the dispatcher, or ask a question that only data or a device can answer. Each of
-these is a row of the table: what is replaced, by what, under which condition, and why.
+Some functions of PyTorch never reach the dispatcher, or need data or a device. Each of these is a row of the table:
+what is replaced, by what, under which condition, and why.
 
-    Patch("torch.nn.init:_no_grad_trunc_normal_", _init.trunc_normal_, When.GIVEN_FAKE, "draws until values fit")
+    Patch("torch.nn.init:_no_grad_trunc_normal_", _training.trunc_normal_, When.GIVEN_FAKE, "redraws values")
 
 The name is bound to a stand-in of the engine (`_C.stand_in`), which evaluates the condition in C++ on every call. If it
 holds, `trunc_normal_(original, *args, **kwargs)` is called, and otherwise the original with unchanged arguments.
@@ -16,10 +16,10 @@ Invariants:
   are.
 - A stand-in compares equal to its original, and has its name, documentation and identity in pickles.
 - Copies of a function in other modules (`from torch.cuda import current_device`) are replaced as well.
-- `remove` leaves a name alone that somebody else has bound to something new in the meantime.
+- `remove` does not touch a name that has been rebound by somebody else in the meantime.
 
-Rejected: a `TorchFunctionMode`. It would see only what is called through Python's torch functions inside the mode, and
-fakes have to work outside.
+Rejected: a `TorchFunctionMode`. It would see only torch functions called inside the mode, and fakes have to work
+outside it too.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Patch:
-    """One row of the table: a function, method or property of PyTorch's with another in its place.
+    """One row of the table: a function, method or property of PyTorch's and its replacement.
 
     Attributes:
-        target: The module and the name in it: `torch:Tensor.numpy`. `[...]` at the end names a key of a mapping, and
-            `()` the generator inside a function that `contextlib.contextmanager` made: programs hold the function.
-        by: Called as `by(original, *args, **kwargs)` while the condition holds. The original is called otherwise.
+        target: The module and the name in it: `torch:Tensor.numpy`. A final `[...]` names a key of a mapping, and a
+            final `()` the generator inside a `contextlib.contextmanager`, since programs hold the function.
+        by: Called as `by(original, *args, **kwargs)` if the condition holds. Otherwise the original is called.
         when: The condition.
-        why: What would go wrong otherwise.
-        copies: Whether copies of the name in other modules are replaced too.
-        optional: Whether the name is one that not every supported PyTorch has.
+        why: The problem that it solves.
+        copies: Whether copies in other modules are replaced too.
+        optional: Whether some supported releases of PyTorch do not have the name.
     """
 
     target: str
@@ -71,7 +71,7 @@ class Patch:
         return CONDITIONS[self.when]
 
     def make(self, original: Any) -> Any:
-        """What goes in the place of `original`."""
+        """The value that replaces `original`."""
         if isinstance(original, (classmethod, staticmethod)):
             return type(original)(_C.stand_in(original.__func__, self.by, self.when))
         return _C.stand_in(original, self.by, self.when)
@@ -79,7 +79,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Put(Patch):
-    """A row that puts a value of ours in a place: `by(original)` makes it, and what it does meanwhile is up to it."""
+    """A row whose replacement is the value `by(original)`, used without checking a condition."""
 
     copies: bool = False
     condition_in_words: str = ""
@@ -106,14 +106,14 @@ CONDITIONS = {
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value stands: an attribute of a module or class, an item of a mapping, or a variable of a closure."""
+    """Where a value is stored: an attribute of a module or class, an item of a mapping, or a cell of a closure."""
 
     owner: Any
     key: Any
     is_item: bool
 
     def raw(self) -> Any:
-        """What stands in this very place, as it is stored; `_MISSING` where a class inherits."""
+        """The stored value; `_MISSING` if a class inherits it."""
         if isinstance(self.owner, CellType):
             return self.owner.cell_contents
         return (self.owner if self.is_item else vars(self.owner)).get(self.key, _MISSING)
@@ -138,7 +138,7 @@ class _Place:
 
 
 def _place_of(target: str) -> _Place | None:
-    """The place that a target names; None where this PyTorch does not have it. Its module is imported."""
+    """The place that a target names; None if this PyTorch does not have it. Its module must have been imported."""
     module, _, path = target.partition(":")
     path, _, key = path.removesuffix("]").partition("[")
     owner: Any = sys.modules[module]
@@ -165,7 +165,7 @@ class _Applied:
 
     def undo(self) -> None:
         if self.place.raw() is not self.value:
-            return  # somebody else's now, over ours
+            return  # rebound by somebody else
         if self.before is _MISSING:
             self.place.drop()
         else:
@@ -182,7 +182,7 @@ class Patches:
         self._finder: _Finder | None = None
 
     def install(self) -> None:
-        """Puts everything in place, and waits for the modules that are not imported yet."""
+        """Applies all rows; those of modules that are not imported yet, when they are imported."""
         with self._lock:
             if self._finder is not None:
                 return
@@ -196,7 +196,7 @@ class Patches:
             sys.meta_path.insert(0, self._finder)
 
     def remove(self) -> None:
-        """Puts everything back."""
+        """Restores all originals."""
         with self._lock:
             if self._finder is None:
                 return
@@ -206,7 +206,7 @@ class Patches:
 
     def _on_import(self, finder: _Finder, module: str) -> None:
         with self._lock:
-            if self._finder is finder:  # else removed since
+            if self._finder is finder:  # else removed in the meantime
                 self._apply([patch for patch in self.table if patch.module == module])
 
     def _apply(self, rows: Sequence[Patch]) -> None:
@@ -242,14 +242,14 @@ class Patches:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """All modules but our own."""
+    """All imported modules but our own."""
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and name.partition(".")[0] != "torchfake":
             yield module
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as everybody else does, and tells when one that is waited for has been executed."""
+    """Delegates to the other finders, and calls `on_import` when an expected module has been executed."""
 
     def __init__(self, waiting: set[str], on_import: Callable[[_Finder, str], None]) -> None:
         self._waiting = waiting
@@ -262,7 +262,7 @@ class _Finder(MetaPathFinder):
         searching: set[str] = vars(self._searching).setdefault("names", set())
         if fullname not in self._waiting or fullname in searching:
             return None
-        searching.add(fullname)  # the search below comes by here again
+        searching.add(fullname)  # the search below calls this method again
         try:
             spec = importlib.util.find_spec(fullname)
         finally:
@@ -273,7 +273,7 @@ class _Finder(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            # Not when it was found: programs look for modules that they do not import.
+            # Only after execution: programs also search for modules without importing them.
             if fullname in self._waiting:
                 self._waiting.discard(fullname)
                 self._on_import(self, fullname)

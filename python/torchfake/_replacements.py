@@ -1,6 +1,6 @@
 """The table of everything that torchfake replaces in PyTorch's Python. See Note [Replacements] in _patches.py.
 
-docs/replacements.md is written from it: `python docs/generate_replacements.py`.
+docs/replacements.md is generated from it by docs/generate_replacements.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchfake.errors import ModeActiveError
 
 
 def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A replacement that has no use for the original."""
+    """A replacement that does not use the original."""
 
     def by(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -34,7 +34,7 @@ def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
     return by
 
 
-#: What only fakes have.
+#: The attributes of fakes.
 ATTRIBUTES = tuple(
     Put(
         f"torch:Tensor.{name}",
@@ -53,48 +53,58 @@ _TENSORS = (
             f"torch:Tensor.{name}",
             by,
             When.GIVEN_FAKE,
-            "Written in C, by a tensor's keys or data pointer, where a fake has nothing to show.",
+            "Implemented in C, from the dispatch keys or the data pointer of a tensor.",
         )
         for name, by in _tensors.FOR_FAKES.items()
     ),
-    Patch("torch:Tensor.set_", _storages.set_, When.FAKES_EXIST, "Would mix a fake with the storage of a real tensor."),
-    Patch("torch:Tensor.__format__", _tensors.format_tensor, When.GIVEN_FAKE, "A number is formatted by its value."),
+    Patch(
+        "torch:Tensor.set_",
+        _storages.set_,
+        When.FAKES_EXIST,
+        "Would give a fake the storage of a real tensor, or vice versa.",
+    ),
+    Patch("torch:Tensor.__format__", _tensors.format_tensor, When.GIVEN_FAKE, "Formats a scalar by its value."),
     Patch(
         "torch._tensor_str:_str_intern",
         _tensors.str_intern,
         When.FAKES_EXIST,
-        "The printed form of fakes, and of wrappers around them; printing runs operators on real tensors.",
+        "Prints values, which a fake does not have; printing a real tensor runs operators.",
     ),
     Put(
         "torch:_has_compatible_shallow_copy_type",
         _training.make_is_compatible,
         When.GIVEN_FAKE,
-        "`module.to()` asks whether `parameter.data` can be set, which is an error between a real tensor and a fake.",
+        "`module.to()` checks whether it can set `parameter.data`, which it cannot between a real tensor and a fake.",
         condition_in_words="one argument is a fake and the other is not",
     ),
 )
 
 _STORAGES = (
     *(
-        Patch(target, _storages.read, When.IN_MODE_OR_GIVEN_META_STORAGE, "There is nothing to read.")
+        Patch(target, _storages.read, When.IN_MODE_OR_GIVEN_META_STORAGE, "Reads data, which a fake does not have.")
         for target in ("torch.storage:UntypedStorage.__getitem__", "torch.storage:TypedStorage._getitem")
     ),
     Patch(
         "torch.storage:UntypedStorage.device",
         _storages.device,
         When.GIVEN_META_STORAGE,
-        "Names the device that a fake claims.",
+        "Returns the device that the fake claims.",
     ),
     *(
-        Patch(target, _storages.show, When.GIVEN_META_STORAGE, "The printed form lists elements.")
+        Patch(target, _storages.show, When.GIVEN_META_STORAGE, "Prints elements.")
         for target in ("torch.storage:UntypedStorage.__repr__", "torch.storage:TypedStorage.__str__")
     ),
     *(
-        Patch(target, _storages.convert, When.IN_MODE_OR_GIVEN_META_STORAGE, "Converts elements, through a tensor.")
+        Patch(target, _storages.convert, When.IN_MODE_OR_GIVEN_META_STORAGE, "Converts elements through a tensor.")
         for target in ("torch.storage:UntypedStorage._to", "torch.storage:TypedStorage._to")
     ),
     *(
-        Patch(f"torch.storage:UntypedStorage.{name}", by, When.GIVEN_META_STORAGE, "Copies data that is not there.")
+        Patch(
+            f"torch.storage:UntypedStorage.{name}",
+            by,
+            When.GIVEN_META_STORAGE,
+            "Copies data, which a fake does not have.",
+        )
         for name, by in (
             ("clone", _storages.clone),
             ("to", _storages.to),
@@ -107,7 +117,7 @@ _STORAGES = (
             f"torch.storage:UntypedStorage.{name}",
             _storages.write,
             When.IN_MODE_OR_GIVEN_META_STORAGE,
-            "A write that no operator sees: what is known of the values ends.",
+            "Writes without an operator: known values are forgotten.",
         )
         for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_")
     ),
@@ -121,32 +131,32 @@ _STORAGES = (
         "torch.storage:TypedStorage._setitem",
         _storages.set_item,
         When.IN_MODE_OR_GIVEN_META_STORAGE,
-        "A write through a tensor over the storage.",
+        "Writes through a tensor on the storage.",
     ),
     Patch(
         "torch.storage:UntypedStorage._byteswap",
         _storages.byteswap,
         When.GIVEN_META_STORAGE,
-        "A write that no operator sees.",
+        "Writes without an operator: known values are forgotten.",
     ),
     Patch(
         "torch.storage:UntypedStorage.copy_",
         _storages.copy_,
         When.IN_MODE_OR_GIVEN_META_STORAGE,
-        "Copies data that is not there, or would read it.",
+        "Copies data, which a fake does not have.",
     ),
     Patch(
         "torch.storage:UntypedStorage.data_ptr",
         _storages.data_ptr,
         When.GIVEN_META_STORAGE,
-        "Where addresses are only compared (the next rows), a storage answers with one of its own.",
+        "Returns a unique number in functions that only compare addresses (the next rows).",
     ),
     *(
         Patch(
             target,
             _storages.comparing_addresses,
             When.FAKES_EXIST,
-            "PyTorch's sharding compares the addresses of storages, and reads nothing there.",
+            "PyTorch's sharding compares the addresses of storages without reading from them.",
         )
         for target in (
             "torch.distributed.utils:_data_ptr_allocated",
@@ -158,26 +168,34 @@ _STORAGES = (
 
 _CREATION = (
     *(
-        Patch(f"torch:{name}", by, When.IN_MODE, "Makes a tensor over memory without an operator.")
+        Patch(f"torch:{name}", by, When.IN_MODE, "Creates a tensor on existing memory without an operator.")
         for name, by in (("asarray", _storages.asarray), ("frombuffer", _storages.frombuffer))
     ),
     Patch(
         "torch.utils.dlpack:from_dlpack",
         _storages.from_dlpack,
         When.IN_MODE_OR_GIVEN_FAKE,
-        "Makes a tensor over memory without an operator; a fake has none to pass on, and a storage to share.",
+        "Creates a tensor on existing memory without an operator; a fake has a storage to share, but no memory.",
     ),
     Patch(
-        "torch._C:_from_dlpack", _storages.frombuffer, When.IN_MODE, "Makes a tensor over memory without an operator."
+        "torch._C:_from_dlpack",
+        _storages.frombuffer,
+        When.IN_MODE,
+        "Creates a tensor on existing memory without an operator.",
     ),
-    Patch("torch.utils.dlpack:to_dlpack", _storages.to_dlpack, When.GIVEN_FAKE, "Passes on memory."),
+    Patch(
+        "torch.utils.dlpack:to_dlpack",
+        _storages.to_dlpack,
+        When.GIVEN_FAKE,
+        "Exports memory, which a fake does not have.",
+    ),
     *(
         Put(
             f"torch.cuda:{name}",
             _devices.stand_in,
             When.IN_MODE,
-            "A type, written in C, that refuses to make tensors where PyTorch has no CUDA.",
-            condition_in_words="called while the thread is in a mode; elsewhere it raises what PyTorch's does",
+            "A type, implemented in C, that cannot create tensors in a PyTorch without CUDA.",
+            condition_in_words="called while the thread is in a mode; otherwise it raises PyTorch's error",
             optional=True,
         )
         for name in _devices.NAMES
@@ -186,7 +204,12 @@ _CREATION = (
 
 _MODES = (
     *(
-        Patch(target, interop.suspend_as_well, When.IN_MODE, "What suspends modes suspends a FakeTensorMode of ours.")
+        Patch(
+            target,
+            interop.suspend_as_well,
+            When.IN_MODE,
+            "Functions that suspend modes also suspend a FakeTensorMode of torchfake.",
+        )
         for target in (
             "torch.utils._python_dispatch:_disable_current_modes()",
             "torch._subclasses.fake_tensor:unset_fake_temporarily()",
@@ -196,19 +219,19 @@ _MODES = (
         "torch._subclasses.fake_tensor:FakeTensorMode.__enter__",
         interop.enter_pytorchs_mode,
         When.IN_MODE,
-        "The innermost mode decides: PyTorch's own, entered inside one of ours, suspends it.",
+        "The innermost mode applies: PyTorch's own, entered inside one of torchfake, suspends that.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.__exit__",
         interop.leave_pytorchs_mode,
         When.FAKES_EXIST,
-        "Resumes what was suspended on the way in.",
+        "Resumes the mode that `__enter__` suspended.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
         interop.from_tensor,
         When.IN_MODE,
-        "Tracers would bring symbolic sizes into a mode; the next row refuses them.",
+        "Tracers would create symbolic sizes in the mode; the next row raises an error for them.",
     ),
     Patch(
         "torch.fx.experimental.symbolic_shapes:ShapeEnv.create_symintnode",
@@ -220,7 +243,7 @@ _MODES = (
         "torch._subclasses.fake_tensor:FakeTensor.__torch_dispatch__",
         interop.dispatch,
         When.FAKES_EXIST,
-        "Where PyTorch's FakeTensors meet ours, the error says how they are converted.",
+        "If PyTorch's FakeTensors are mixed with torchfake's, the error says how to convert them.",
     ),
 )
 
@@ -229,40 +252,40 @@ _TRACING = (
         "torch.fx.experimental.proxy_tensor:is_fake",
         _tracing.is_fake_to_tracers,
         When.FAKES_EXIST,
-        "Tracers put a fake into a graph as it is.",
+        "Tracers store a fake in the graph unchanged.",
         copies=False,
     ),
     Patch(
         "torch._C:_is_fake_tensor",
         _tracing.is_fake_of_pytorch,
         When.FAKES_EXIST,
-        "Since 2.14: tracers take a tensor with the Fake key for a fake of PyTorch's own.",
+        "Since 2.14: tracers assume that a tensor with the Fake key is one of PyTorch's own fakes.",
         optional=True,
     ),
-    Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Would write weights that are not there."),
+    Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Writes data, which a fake does not have."),
     Patch(
         "torch._dynamo.utils:clone_input",
         _tracing.clone_input,
         When.FAKES_EXIST,
-        "The compiler aligns its samples, which takes an address.",
+        "The compiler aligns its example inputs, for which it reads their addresses.",
     ),
     Patch(
         "torch._ops:HigherOrderOperator.dispatch",
         _tracing.dispatch,
         When.FAKES_EXIST,
-        "Operators that take functions are dispatched in Python, which has no kernels on the Fake key.",
+        "Higher-order operators are dispatched in Python, which has no kernels for the Fake key.",
     ),
     Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
         _tracing.setup_compilation_env,
         When.IN_MODE,
-        "The compiler has fakes of its own: ours leave meanwhile.",
+        "The compiler uses its own fakes, so the mode is suspended.",
     ),
     Patch(
         "torch._library.fake_impl:set_ctx_getter",
         _tracing.set_ctx_getter,
         When.IN_MODE,
-        "A fake implementation that asks for a size that depends on values gets a typed error.",
+        "A fake implementation that needs a data-dependent size gets a typed error.",
     ),
 )
 
@@ -271,13 +294,16 @@ _AUTOGRAD = (
         "torch.autograd.graph:_engine_run_backward",
         _training.engine_run_backward,
         When.FAKES_EXIST,
-        "Backward makes tensors on the devices of those it is given: fake ones for fakes, also outside the mode.",
+        "Backward creates tensors on the devices of its inputs: fakes for fakes, also outside the mode.",
     ),
     Patch(
-        "torch.autograd:_make_grads", _training.make_grads, When.IN_MODE, "The first gradient of a real graph is real."
+        "torch.autograd:_make_grads",
+        _training.make_grads,
+        When.IN_MODE,
+        "The initial gradient of a real graph has to be real.",
     ),
     *(
-        Patch(f"torch.autograd.graph:{name}", by, When.GIVEN_FAKE, "Tells saved tensors apart by address.")
+        Patch(f"torch.autograd.graph:{name}", by, When.GIVEN_FAKE, "Identifies saved tensors by address.")
         for name, by in (("_get_sid", _training.get_sid), ("_get_tid", _training.get_tid))
     ),
 )
@@ -287,42 +313,42 @@ _DEVICES = (
         "torch.cuda.amp.common:amp_definitely_not_available",
         _devices.amp_definitely_not_available,
         When.IN_MODE,
-        "Mixed precision works on claimed CUDA.",
+        "Mixed precision works on a claimed GPU.",
     ),
     Patch(
-        "torch.cuda:is_bf16_supported", _devices.is_bf16_supported, When.IN_MODE, "Asks the device for its properties."
+        "torch.cuda:is_bf16_supported", _devices.is_bf16_supported, When.IN_MODE, "Reads the properties of the device."
     ),
     Patch(
         "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
         _devices.maybe_opt_step,
         When.FAKES_EXIST,
-        "Asks whether a gradient overflowed, which is a value.",
+        "Checks whether a gradient overflowed, which is an unknown value.",
     ),
     *(
         Patch(
             f"torch.cuda:{name}",
             _instead(function),
             When.IN_MODE,
-            "Current device, generators, streams and events of claimed devices.",
+            "The current device, generators, streams and events of claimed devices.",
         )
         for name, function in _devices.IN_THE_MODE.items()
     ),
     *(
-        Patch(f"torch.cuda:{name}.__new__", by, When.IN_MODE, "Has no base class where PyTorch has no CUDA.")
+        Patch(f"torch.cuda:{name}.__new__", by, When.IN_MODE, "Has no base class in a PyTorch without CUDA.")
         for name, by in (("Stream", _devices.new_stream), ("Event", _devices.new_event))
     ),
     Patch(
         "torch._C:_ensureCUDADeviceGuardSet",
         _devices.leave_guard,
         When.FAKES_EXIST,
-        "PyTorch's FakeTensorMode would put a guard over ours that makes no streams.",
+        "PyTorch's FakeTensorMode would replace torchfake's device guard by one without streams.",
     ),
     *(
         Patch(
             target,
             _devices.uncached,
             When.IN_MODE,
-            "PyTorch remembers the answer for good; that of a claimed device is not the real one's.",
+            "PyTorch caches the result, which differs between a claimed and a real device.",
             optional=True,
         )
         for target in (
@@ -350,25 +376,25 @@ _MODULES = (
         "torch.nn:RNNBase.flatten_parameters",
         _training.flatten_parameters,
         When.FAKES_EXIST,
-        "Recurrent weights are told apart by address.",
+        "Compares the weights by address.",
     ),
     Patch(
         "torch.nn:Module.load_state_dict",
         _loading.load_state_dict,
         When.FAKES_EXIST,
-        "Would copy between real tensors and fakes as far as it goes, and then raise an untyped error.",
+        "Would copy some of the tensors, and raise a generic error for real tensors mixed with fakes.",
     ),
     Patch(
         "torch.nn.init:_no_grad_trunc_normal_",
         _training.no_grad_trunc_normal_,
         When.GIVEN_FAKE,
-        "Draws again until the values please.",
+        "Redraws values until all are in range.",
     ),
     Patch(
         "torch.nn.functional:gaussian_nll_loss",
         _training.with_nothing_negative,
         When.FAKES_EXIST,
-        "Looks for variances that are negative.",
+        "Checks that no variance is negative.",
     ),
     *(
         Patch(target, _training.with_valid_input, When.FAKES_EXIST, "Validates values.", optional=True)
@@ -384,7 +410,7 @@ _MODULES = (
             f"torch.optim._adafactor:{name}",
             _training.with_factors_alone,
             When.FAKES_EXIST,
-            "Reads norms, by which it only multiplies.",
+            "Reads norms, which are only used as factors.",
         )
         for name in ("_single_tensor_adafactor", "_multi_tensor_adafactor")
     ),
@@ -396,7 +422,7 @@ _DATA = (
             f"torch.utils.data.sampler:{name}.__iter__",
             _training.real_steps,
             When.FAKES_EXIST,
-            "Which samples make a batch is a value: drawn for real.",
+            "The samples of a batch are values, so they are drawn for real.",
         )
         for name in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
     ),
@@ -404,13 +430,13 @@ _DATA = (
         "torch.utils.data.sampler:WeightedRandomSampler.__init__",
         _training.weighted_init,
         When.IN_MODE_OR_GIVEN_FAKE,
-        "Weights have to be known to draw by them.",
+        "Draws with these weights, which have to be known.",
     ),
     Patch(
         "torch.utils.data.distributed:DistributedSampler.__iter__",
         _training.real,
         When.IN_MODE,
-        "Which samples make a batch is a value: drawn for real.",
+        "The samples of a batch are values, so they are drawn for real.",
     ),
     Patch(
         "torch.utils.data.dataset:randperm", _training.real, When.IN_MODE, "`random_split` draws indices.", copies=False
@@ -420,7 +446,7 @@ _DATA = (
             f"torch.utils.data.dataloader:_BaseDataLoaderIter.{name}",
             _training.real,
             When.IN_MODE,
-            "The seed of the workers, and samplers of the user's own. Samples are fetched elsewhere, in the mode.",
+            "Draws the seed of the workers and runs the sampler. Samples are fetched elsewhere, in the mode.",
         )
         for name in ("__init__", "_next_index", "_reset")
     ),
@@ -428,29 +454,32 @@ _DATA = (
         "torch.utils.data._utils.collate:default_collate_fn_map[torch.Tensor]",
         _serialization.collate,
         When.FAKES_EXIST,
-        "A worker stacks into shared memory, which it allocates first.",
+        "A worker allocates shared memory to stack into.",
     ),
 )
 
 _FILES = (
-    Patch("torch.serialization:_load", _loading.load, When.IN_MODE, "A file brings fakes, and its data is not read."),
+    Patch("torch.serialization:_load", _loading.load, When.IN_MODE, "Returns fakes without reading the data."),
     Patch(
         "torch.serialization:_legacy_load",
         _loading.legacy_load,
         When.FAKES_EXIST,
-        "A file brings fakes, and its data is not read; outside the mode pickled fakes ask where they go.",
+        "Returns fakes without reading the data; outside the mode it tells pickled fakes the map_location.",
     ),
-    Patch("safetensors:safe_open", _loading.safe_open, When.IN_MODE, "A file brings fakes, by its header alone."),
-    Patch(
-        "safetensors.torch:load", _loading.load_safetensors, When.IN_MODE, "A file brings fakes, by its header alone."
-    ),
+    Patch("safetensors:safe_open", _loading.safe_open, When.IN_MODE, "Returns fakes, from the header alone."),
+    Patch("safetensors.torch:load", _loading.load_safetensors, When.IN_MODE, "Returns fakes, from the header alone."),
     Patch(
         "torch:Tensor._reduce_ex_internal",
         _serialization.reduce_ex,
         When.GIVEN_FAKE,
-        "The metadata of a fake goes into a pickle.",
+        "Pickles data; for a fake, its metadata.",
     ),
-    Patch("torch:Tensor.__deepcopy__", _serialization.deepcopy, When.GIVEN_FAKE, "Copies the data of a storage."),
+    Patch(
+        "torch:Tensor.__deepcopy__",
+        _serialization.deepcopy,
+        When.GIVEN_FAKE,
+        "Copies data, which a fake does not have.",
+    ),
     *(
         Patch(f"torch:Tensor.{name}", by, When.GIVEN_FAKE, "A fake has no memory to share.")
         for name, by in (("share_memory_", _serialization.share_memory_), ("is_shared", _serialization.is_shared))
@@ -460,13 +489,13 @@ _FILES = (
             f"multiprocessing.reduction:ForkingPickler._extra_reducers[{kind}]",
             _serialization.reduce_for_process,
             When.GIVEN_FAKE,
-            "To another process goes what goes into a pickle.",
+            "Shares memory; a fake is pickled instead.",
         )
         for kind in ("torch.Tensor", "torch.nn.parameter.Parameter")
     ),
 )
 
-#: By subject, as documented.
+#: The rows by subject, as documented.
 SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Tensors": _TENSORS,
     "Storages": _STORAGES,
@@ -487,10 +516,10 @@ _C._set_front(patches.install, patches.remove)
 
 
 def uninstall() -> None:
-    """Takes back everything that torchfake has changed in PyTorch: kernels, device guards, replaced names.
+    """Undoes everything that torchfake has changed in PyTorch: kernels, device guards, replaced functions.
 
-    Importing torchfake changes nothing; the first mode that is entered, or the first fake that is made, does, and so
-    does the next one after this. Fakes that are alive cannot be used in between, by any thread.
+    The changes are made when a mode is first entered or a fake first created, and again after this call. In between, no
+    thread may use existing fakes.
 
     Raises:
         ModeActiveError: A thread is in a mode.
@@ -504,5 +533,5 @@ def uninstall() -> None:
     """
     if not _C.deactivate():
         raise ModeActiveError(
-            f"uninstall: {_C.entered_modes()} modes are entered on the threads of this process; leave them first."
+            f"uninstall: {_C.entered_modes()} modes are active on the threads of this process; leave them first."
         )

@@ -1,15 +1,15 @@
-"""Fakes in pickles, copies and other processes: their metadata travels, and comes back as fakes.
+"""Fakes in pickles, copies and other processes.
 
 Note [A fake in a pickle]
-A pickled fake is a fake again wherever it is unpickled, in a mode or not, on the device it claimed. What is written is
-its sizes, strides, dtype and so on, and one `SavedStorage` for each storage: pickle writes an object it has met before
-as a reference, so views of one storage share one storage again.
+A pickled fake is unpickled as a fake, inside or outside a mode, on the device it claimed. The pickle contains its
+metadata, and one `SavedStorage` per storage: pickle writes an object it has met before as a reference, so views of one
+storage share one storage again.
 
     with fake_mode():
         x = torch.ones(1000, 1000, device="cuda")
     x, row = pickle.loads(pickle.dumps((x, x[3])))   # row is a row of x
 
-Known values (see Note [Known values] in known_values.h) are written as well, since they are few.
+Known values (see Note [Known values]) are written too, since they are few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchfake import _C
 from torchfake._loading import INTEGERS, claimed_device
 from torchfake.modes import fake_mode
 
-# The letters by which struct knows INTEGERS.
+# The format characters of struct for INTEGERS.
 _STRUCT_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
@@ -52,8 +52,8 @@ class SavedStorage:
         )
 
 
-# Which SavedStorage stands for which storage (by address) in the pickles being written. pickle's memo keeps them alive,
-# they keep the storage alive, and with the pickle they are gone.
+# The SavedStorage of each storage (by address) in the pickles being written. pickle's memo keeps them alive, and they
+# keep the storages alive; all are released when the pickle is complete.
 _being_saved: weakref.WeakValueDictionary[int, SavedStorage] = weakref.WeakValueDictionary()
 _being_saved_lock = threading.Lock()
 
@@ -65,7 +65,7 @@ def _saved_storage(tensor: Tensor) -> SavedStorage:
 
 
 def _whole_storage(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The storage of a fake as one row of `dtype`."""
+    """The whole storage of a fake as a one-dimensional tensor of `dtype`."""
     storage = tensor.untyped_storage()
     return tensor.new_empty(0, dtype=dtype).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 
@@ -79,7 +79,7 @@ def _known_bytes(tensor: Tensor, width: int) -> bytes | None:
 
 
 def _rebuild_fake_storage(nbytes: int, location: str, width: int, known: bytes | None) -> SavedStorage:
-    """Unpickles a SavedStorage. A part of the file format: the name must stay."""
+    """Unpickles a SavedStorage. Part of the file format: the name must not change."""
     with contextlib.nullcontext() if _C.in_fake_mode() else fake_mode():
         device = claimed_device(location, nbytes)
         if known is None:
@@ -97,7 +97,7 @@ def _rebuild_fake_tensor(
     requires_grad: bool,
     bits: dict[str, bool],
 ) -> Tensor:
-    """Unpickles a fake. A part of the file format: the name must stay. `bits` are those of lazy conj and neg."""
+    """Unpickles a fake. Part of the file format: the name must not change. `bits` are the conj and neg bits."""
     anchor = storage.anchor
     tensor = anchor.new_empty(0, dtype=dtype).set_(anchor.untyped_storage(), offset, size, stride)
     if bits:
@@ -122,14 +122,14 @@ def reduce_ex(original: Callable[..., tuple[Any, ...]], self: Tensor, protocol: 
 
 
 def reduce_for_process(original: Callable[[Tensor], Any], tensor: Tensor) -> Any:
-    # To a process goes what goes into a pickle: there is no memory to share. What PyTorch refuses, it refuses itself.
+    # There is no memory to share, so a fake is pickled. PyTorch's own function raises for what it does not support.
     if not _C.is_fake(tensor) or (tensor.requires_grad and not tensor.is_leaf):
         return original(tensor)
     return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
 
 
 def collate(original: Callable[..., Tensor], batch: list[Tensor], **kwargs: Any) -> Tensor:
-    # In a DataLoader's worker PyTorch stacks into shared memory, which it allocates first.
+    # In a DataLoader's worker PyTorch allocates shared memory to stack into.
     if _C.is_fake(batch[0]):
         return torch.stack(batch)
     return original(batch, **kwargs)
@@ -152,13 +152,13 @@ def deepcopy(original: Callable[..., Tensor], self: Tensor, memo: dict[Any, Any]
 
 
 def _copy_with_storage(plain: Tensor, memo: dict[Any, Any]) -> Tensor:
-    """A fake on the copy of the storage of `plain`, of which there is one: PyTorch, too, notes copies in the memo."""
+    """A fake like `plain` on a copy of its storage. `memo` holds the copies, as in PyTorch, one per storage."""
     copies = memo.setdefault("torch", {})
     storage = plain.untyped_storage()
     if storage._cdata not in copies:
         dtype = plain.dtype if storage.nbytes() % plain.dtype.itemsize == 0 else torch.uint8
         copies[storage._cdata] = _whole_storage(plain, dtype).clone().untyped_storage()
-    # Begins with no element: one that has some has values, where real ones travel along, and these cannot be moved.
+    # Starts without elements: in a mode with propagate_real_tensors others have real values, which set_ cannot move.
     copied = plain.new_empty(0).set_(
         copies[storage._cdata], plain.storage_offset(), tuple(plain.size()), plain.stride()
     )
@@ -176,5 +176,5 @@ def is_shared(original: Callable[[Tensor], bool], self: Tensor) -> bool:
 
 
 def allow_in_safe_files() -> None:
-    """Lets `torch.load` with `weights_only=True` read files with fakes, which a process may do before it has any."""
+    """Lets `torch.load` with `weights_only=True` read files with fakes, also before a fake exists in the process."""
     torch.serialization.add_safe_globals([_rebuild_fake_storage, _rebuild_fake_tensor])

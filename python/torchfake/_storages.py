@@ -34,7 +34,7 @@ def _untyped(storage: TypedStorage | UntypedStorage) -> UntypedStorage:
 
 
 def _is_meta(storage: TypedStorage | UntypedStorage) -> bool:
-    """Whether this can be the storage of a fake: it holds no data."""
+    """Whether this may be the storage of a fake: it holds no data."""
     return _device_of_pytorch(_untyped(storage)).type == "meta"
 
 
@@ -43,17 +43,17 @@ def _claims(storage: TypedStorage | UntypedStorage) -> bool:
 
 
 def _on_data(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    # PyTorch makes small tensors over the storages, which have to be real.
+    # PyTorch creates tensors on the storages, which have to be real.
     with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
         return original(*args, **kwargs)
 
 
 class _NoDataInStorage(DataAccessError, NotImplementedError):
-    """Also what PyTorch raises: a storage without data may be that of a meta tensor, which is none of ours."""
+    """Also a NotImplementedError, which PyTorch raises: the storage may belong to a meta tensor."""
 
 
 def read(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A method that reads, and says that there is nothing to read."""
+    """Replaces methods that read elements: raises if there is no data."""
     if not _claims(self) and not (_is_meta(self) and _C.in_fake_mode()):
         return _on_data(original, self, *args, **kwargs)
     raise _NoDataInStorage(
@@ -85,7 +85,7 @@ def _to_device(self: UntypedStorage, *, device: Any, non_blocking: bool = False)
 
 
 def convert(original: Callable[..., Any], self: Any, dtype: torch.dtype) -> Any:
-    """`double()` and its like, which convert what has no data, and real data in the mode too."""
+    """Replaces `double()` and similar methods, for storages without data, and for real ones in the mode."""
     if not isinstance(dtype, torch.dtype) or not _claims(self):
         return _on_data(original, self, dtype)
     converted = _C.sibling_storage(self.untyped(), len(self) * dtype.itemsize, self.device)
@@ -93,7 +93,7 @@ def convert(original: Callable[..., Any], self: Any, dtype: torch.dtype) -> Any:
 
 
 def write(original: Callable[..., Any], self: UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-    """A method that writes, and makes a fake forget first. Without data, the original itself writes nothing."""
+    """Replaces methods that write: known values are forgotten first. Without data, the original writes nothing."""
     if not _is_meta(self):
         return _on_data(original, self, *args, **kwargs)
     _C.forget_values(self)
@@ -116,12 +116,12 @@ def set_item(original: Callable[..., None], self: TypedStorage, index: Any, valu
         _on_data(original, self, index, value)
         return
     if not isinstance(index, slice):
-        self._maybe_wrap_index(index)  # type: ignore[no-untyped-call]  # which says what is wrong
+        self._maybe_wrap_index(index)  # type: ignore[no-untyped-call]  # raises for a bad index
     _C.forget_values(self._untyped_storage)
 
 
 def show(original: Callable[..., str], self: Any) -> str:
-    """How a storage prints that has no data."""
+    """The printed form of a storage without data."""
     if not _claims(self):
         return original(self)
     dtype = f"dtype={self.dtype}, " if isinstance(self, TypedStorage) else ""
@@ -136,10 +136,10 @@ def copy_(
     original: Callable[..., UntypedStorage], self: UntypedStorage, source: Any, *args: Any, **kwargs: Any
 ) -> UntypedStorage:
     if not torch.is_storage(source) or self.nbytes() != source.nbytes():
-        return original(self, source, *args, **kwargs)  # which says what is wrong
+        return original(self, source, *args, **kwargs)  # raises an error
     if _is_meta(self):
         _C.forget_values(self)
-        return self  # there is nothing to copy, wherever it comes from
+        return self  # no data to copy to
     if _C.in_fake_mode() and _is_meta(source):
         raise DataAccessError(
             "UntypedStorage.copy_: the storage of a fake tensor holds no data to copy; copy between storages of fakes, "
@@ -149,12 +149,12 @@ def copy_(
     return _on_data(original, self, source, *args, **kwargs)  # type: ignore[no-any-return]
 
 
-# Whether this thread is in a function of PyTorch's sharding that compares addresses and reads nothing there.
+# Whether this thread is in a function of PyTorch's sharding that compares addresses without reading from them.
 _comparing = threading.local()
 
 
 def comparing_addresses(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function that asks for addresses to see whether two storages are one, or whether one is empty."""
+    """Replaces functions that read addresses only to see whether two storages are the same, or one is empty."""
     outer = getattr(_comparing, "now", False)
     _comparing.now = True
     try:
@@ -172,11 +172,9 @@ def data_ptr(original: Callable[[UntypedStorage], int], self: UntypedStorage) ->
 def set_(original: Callable[..., Tensor], self: Tensor, source: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     if torch.is_storage(source):
         if _C.is_fake(self) and not _is_meta(source):
-            raise _mixed(
-                "the storage is one of real tensors and the tensor is fake; make it fake with torchfake.to_fake"
-            )
+            raise _mixed("the storage belongs to a real tensor, and the tensor is fake; convert the first with to_fake")
         if _claims(source) and not _C.is_fake(self) and self.device.type != "meta":
-            raise _mixed("the storage is one of fakes, the tensor is real; make it fake by torchfake.to_fake")
+            raise _mixed("the storage belongs to a fake, and the tensor is real; convert the second with to_fake")
     given = () if source is None else (source,)
     return original(self, *given, *args, **kwargs)
 
@@ -205,11 +203,11 @@ def _mixed(what: str) -> RealTensorError:
 
 
 def _enter_mode(tensor: Tensor) -> Tensor:
-    """Does what PyTorch itself does at the end of `from_numpy` and leaves out elsewhere."""
+    """Does what PyTorch does at the end of `from_numpy`, and omits elsewhere."""
     if not _C.in_fake_mode() or _C.is_fake(tensor):
         return tensor
     requires_grad = tensor.requires_grad
-    # Not detached: the engine shares a memory only if no other tensor is on it, and `tensor` is ours alone.
+    # Not detached: the engine shares the memory only if no other tensor uses it, and nobody else holds `tensor`.
     fake: Tensor = torch.ops.aten.lift_fresh(tensor.requires_grad_(False))
     return fake.requires_grad_(requires_grad)
 
@@ -220,7 +218,7 @@ def frombuffer(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
 def asarray(original: Callable[..., Tensor], obj: Any, *args: Any, **kwargs: Any) -> Tensor:
     array = original(obj, *args, **kwargs)
-    # A real tensor may be used in the mode, and its aliases are real as it is.
+    # Real tensors may be used in the mode, and an alias of one is real too.
     return array if isinstance(obj, Tensor) else _enter_mode(array)
 
 
@@ -241,7 +239,7 @@ def from_dlpack(
 
 
 def _alias(fake: Tensor, device: torch.device, copy: bool | None) -> Tensor:
-    """`from_dlpack` of a fake: no data to pass on, and a storage to share."""
+    """`from_dlpack` of a fake: shares its storage, as there is no data to export."""
     if fake.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if fake.is_conj():

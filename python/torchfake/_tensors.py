@@ -46,9 +46,9 @@ _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
 
 
 class _OfFakes:
-    """Has no `__set__` on purpose: whoever sets an attribute of that name on a tensor of theirs gets it back.
+    """Has no `__set__` on purpose: an attribute of that name that a program sets on a tensor is returned unchanged.
 
-    PyTorch's own FakeTensors have theirs in this way, and read them often.
+    PyTorch's own FakeTensors set such attributes, and read them often.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,14 +57,14 @@ class _OfFakes:
 
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         if tensor is None:
-            return None  # torch.overrides lists what Tensor has, and takes a descriptor for one with a __set__
+            return None  # torch.overrides lists Tensor's attributes, and expects every descriptor to have a __set__
         if not _C.is_plain_fake(tensor):
             raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{self._name}'")
         return self._get(tensor)
 
 
 class _OfEngine(_OfFakes):
-    """One that a fake keeps in the engine, where it cannot be set. The classes of others have one of their own."""
+    """An attribute stored in the engine, which cannot be set on a fake. Other tensors may have one of that name."""
 
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         if tensor is not None and self._name in vars(tensor):
@@ -83,7 +83,7 @@ class _OfEngine(_OfFakes):
         del vars(tensor)[self._name]
 
 
-_ENDS = "the engine keeps it, until a write or a new epoch of the mode"
+_ENDS = "the engine stores it until a write or a new epoch of the mode"
 _HOW_TO_CHANGE = {
     "fake_device": "make a fake that claims another device with .to()",
     "item_memo": _ENDS,
@@ -94,11 +94,11 @@ _HOW_TO_CHANGE = {
 
 
 def make_attribute(name: str) -> Any:
-    """The attribute of `torch.Tensor` with that name."""
+    """The descriptor for an attribute of `torch.Tensor`."""
     return (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name)
 
 
-#: The names that are put on `torch.Tensor`.
+#: The names of the attributes.
 NAMES = tuple(_OF_FAKES)
 
 
@@ -108,10 +108,10 @@ NAMES = tuple(_OF_FAKES)
 
 
 def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAccessError:
-    """The error of a function that was to read the data of a fake."""
+    """The error of a function that would read the data of a fake."""
     return kind(
-        f"{name}: this fake tensor holds no data. Values are known only where they follow from small constants; keep "
-        "this part out of the fake run, or pass the values in.",
+        f"{name}: this fake tensor holds no data. Values are known only if they are derived from small constants; "
+        "keep this part out of the fake run, or pass the values in.",
         name,
     )
 
@@ -165,7 +165,7 @@ def _new(
 
 
 def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
-    on_cpu = self.detach().cpu().clone()  # a copy has memory of its own, whatever part of one this is
+    on_cpu = self.detach().cpu().clone()  # a copy is contiguous and has its own storage
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
         raise no_data("tolist", UnknownValuesError)
     return original(on_cpu)
@@ -174,12 +174,12 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
 def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     try:
         return original(self, *args, **kwargs)
-    except DataAccessError:  # of data_ptr(), which nobody called
+    except DataAccessError:  # names data_ptr(), which the program did not call
         raise no_data("numpy") from None
 
 
 def _dlpack(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
-    # Known values lie in the memory of the CPU. PyTorch's own refusals come first, as on the CPU.
+    # Known values are in CPU memory. PyTorch's own errors take precedence, as on the CPU.
     if self.device.type != "cpu" and not self.requires_grad and not self.is_conj():
         raise no_data("dlpack")
     try:
@@ -237,14 +237,14 @@ def _for_fakes(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def method(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if torch.overrides.has_torch_function_unary(self):
             return torch.overrides.handle_torch_function(getattr(Tensor, name), (self,), self, *args, **kwargs)
-        if not _C.is_fake(self):  # another argument is one
+        if not _C.is_fake(self):  # another argument is fake
             return original(self, *args, **kwargs)
         return function(original, self, *args, **kwargs)
 
     return method
 
 
-#: What answers for fakes, by the name in `torch.Tensor`.
+#: The replacements, by name in `torch.Tensor`.
 FOR_FAKES = {
     name: _for_fakes(name, function)
     for name, function in (
@@ -270,7 +270,7 @@ def _describe(tensor: Tensor, contents: str) -> str:
     if tensor.device.type != torch._C._get_default_device():
         suffixes.append(f"device='{tensor.device}'")
     suffixes.append(f"size={tuple(tensor.shape)}")
-    if tensor.dtype != torch.get_default_dtype():  # no value shows it, so int64 and bool are named too, as for meta
+    if tensor.dtype != torch.get_default_dtype():  # no value implies it, so int64 and bool are shown too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
     suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)
@@ -282,7 +282,7 @@ def _describe(tensor: Tensor, contents: str) -> str:
 def _autograd_suffixes(tensor: Tensor) -> list[str]:
     try:
         function = tensor.grad_fn
-    except RuntimeError:  # of a view that was changed where autograd cannot follow
+    except RuntimeError:  # a view that was modified in a way autograd does not support
         return ["grad_fn=<Invalid>"]
     suffixes = []
     if function is not None:
@@ -295,7 +295,7 @@ def _autograd_suffixes(tensor: Tensor) -> list[str]:
 
 
 def _wraps_fake(tensor: Tensor) -> bool:
-    """Whether a subclass in Python holds a fake, in the way PyTorch knows of or as a plain attribute."""
+    """Whether a Python subclass wraps a fake, declared by `__tensor_flatten__` or in a plain attribute."""
     if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
         return False
     return is_fake(tensor) or find_fake(vars(tensor).values()) is not None
@@ -313,7 +313,7 @@ def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents:
 
 
 def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
-    # A number is formatted as its value. Without one, and unless a form is asked for, its metadata is what there is.
+    # A scalar is formatted as its value. If that is unknown and no format is given, its metadata is printed.
     if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
         return repr(self)
     return original(self, spec)

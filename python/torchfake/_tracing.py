@@ -29,33 +29,33 @@ if TYPE_CHECKING:
 
 
 def is_fake_to_tracers(original: Callable[[object], bool], x: object) -> bool:
-    """What tracers ask: a fake goes into `meta["val"]` as it is, and answers itself when asked for a value."""
+    """Tracers store a fake in `meta["val"]` unchanged, and do not treat it as a constant."""
     return original(x) or is_fake(x)
 
 
 def is_fake_of_pytorch(original: Callable[[Tensor], bool], x: Tensor) -> bool:
-    """Whether a fake is one of PyTorch's own, whose tracers make such a fake again where they would detach another one.
+    """Whether `x` is one of PyTorch's own fakes, which its tracers create anew where they detach other tensors.
 
-    Since 2.14 PyTorch asks for the key that fakes of its own in C++ will have, and that ours have today.
+    Since 2.14 PyTorch checks for the dispatch key reserved for its own C++ fakes, which ours use.
     """
     return original(x) and not _C.is_plain_fake(x)
 
 
 def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
-    """The compiler takes a fake as its own sample, as it takes PyTorch's fakes.
+    """The compiler uses a fake as example input directly, as it does with PyTorch's fakes.
 
-    Others it clones to the same place in a cache line, which takes an address.
+    It clones other tensors to the same alignment, for which it reads their address.
     """
     return x if is_fake(x) else original(x, **options)
 
 
 def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
-    # PyTorch writes zeros for the weights of its own fakes, as many as real ones would take.
+    # For its own fakes PyTorch writes zeros of the full size.
     for name, value in {**ep.state_dict, **ep.constants}.items():
         if is_fake(value):
             raise DataAccessError(
-                f"torch.export.save: {name!r} is a fake tensor and holds no data to write. Load the real weights into "
-                "the exported program first, or save what its graph says.",
+                f"torch.export.save: {name!r} is a fake tensor and has no data to write. Load real weights into the "
+                "exported program first, or save its graph only.",
                 "torch.export.save",
             )
     return original(ep, *args, **kwargs)
@@ -85,7 +85,7 @@ def dispatch(original: Callable[..., Any], self: Any, /, dispatch_key: Any, *arg
 
 @contextmanager
 def setup_compilation_env(original: Callable[..., AbstractContextManager[Any]], *args: Any) -> Iterator[Any]:
-    """The compiler finds the tensors that the functions close over. It has fakes of its own: ours leave meanwhile."""
+    """Suspends our mode while the compiler runs: it captures the tensors that the functions close over as its fakes."""
     with original(*args) as backend, _without_mode_while_compiling():
         yield backend
 
@@ -124,7 +124,7 @@ def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], 
     if_false, other_structure = tree_flatten(false_fn(*operands))
     if structure != other_structure:
         raise DynamicOutputShapeException(
-            "cond: the predicate is not known, and the branches give different structures: "
+            "cond: the predicate is unknown, and the branches return different structures: "
             f"{structure} and {other_structure}",
             "cond",
         )
@@ -133,7 +133,7 @@ def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], 
 
 
 class _Unknown(Exception):
-    """The condition of a loop cannot be answered; `carried` is what the loop had come to."""
+    """The condition of a loop is unknown; `carried` holds the carried values at that point."""
 
     def __init__(self, carried: tuple[Any, ...]) -> None:
         self.carried = carried
@@ -150,7 +150,7 @@ def _while_loop(
         return _loop_while_known(while_loop_op, cond_fn, body_fn, carried_inputs, additional_inputs, options)
     except _Unknown as unknown:
         carried = unknown.carried
-    # One more round: what is carried keeps its metadata, however many rounds there are.
+    # One more iteration: the metadata of carried values does not depend on the number of iterations.
     result = body_fn(*carried, *additional_inputs)
     return tuple(_either("while_loop", after, before) for after, before in zip(result, carried, strict=True))
 
@@ -168,7 +168,7 @@ def _while_loop_stack_output(
         )
     except _Unknown:
         raise DynamicOutputShapeException(
-            "while_loop_stack_output: how often the loop runs, and so the size of what it stacks, is not known",
+            "while_loop_stack_output: the number of iterations, and so the size of the stacked output, is unknown",
             "while_loop_stack_output",
         ) from None
 
@@ -191,17 +191,17 @@ def _loop_while_known(
 
 
 def _either(op: str, one: Any, other: Any) -> Any:
-    """What looks like `one` and `other`, one of which it will be."""
+    """A value with the metadata that `one` and `other` share."""
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         if one != other:
             raise DataDependentOutputException(
-                f"{op}: the result is {one} or {other}, by a value that is not known", op
+                f"{op}: the result is {one} or {other}, depending on an unknown value", op
             )
         return one
     if _looks(one) != _looks(other):
         raise DynamicOutputShapeException(
             f"{op}: the result is a tensor with {_describe(one)} or one with {_describe(other)}, "
-            "by a value that is not known",
+            "depending on an unknown value",
             op,
         )
     if one.untyped_storage()._cdata == other.untyped_storage()._cdata and _place(one) == _place(other):
@@ -234,15 +234,15 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 class _Context:
-    """Where PyTorch would make a symbol for a size that depends on values, says that it does."""
+    """Raises where PyTorch's context would return a symbol for a data-dependent size."""
 
     def __init__(self, op: str) -> None:
         self._op = op
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
         raise DynamicOutputShapeException(
-            f"{self._op}: the operator's fake implementation asks for a size that depends on values, and they are not "
-            "known; keep this part out of the fake run.",
+            f"{self._op}: the operator's fake implementation needs a size that depends on unknown values; keep this "
+            "part out of the fake run.",
             self._op,
         )
 
@@ -252,11 +252,11 @@ class _Context:
 def set_ctx_getter(
     original: Callable[[Any], AbstractContextManager[None]], getter: Callable[[], Any]
 ) -> AbstractContextManager[None]:
-    # On plain meta tensors the getter raises, and speaks of FakeTensors; here the tensors are fake.
+    # On plain meta tensors the getter would raise an error about FakeTensors; here the tensors are fake.
     op: str = inspect.getclosurevars(getter).nonlocals.get("qualname", "custom operator")
     return original(lambda: _Context(op))
 
 
 def has_fake_impl(op: str) -> bool:
-    """Whether somebody has given the operator a fake implementation, which the engine then runs."""
+    """Whether the operator has a registered fake implementation, which the engine then runs."""
     return simple_registry.singleton.find(op).fake_impl.kernel is not None

@@ -29,7 +29,7 @@ def engine_run_backward(
 ) -> tuple[torch.Tensor, ...]:
     fake = _find_fake(t_outputs)
     if fake is None and any(map(_claims_absent_device, t_outputs)):
-        # PyTorch's own fakes. Autograd finds the device in the mode; the engine is kept out of it.
+        # PyTorch's own fakes. Autograd needs the mode to find the device; the Fake key is excluded from dispatch.
         entered = _C.EnteredFakeMode(_C.ModeState(known_values=0))
         try:
             with torch._C._ExcludeDispatchKeyGuard(_FAKE):
@@ -37,17 +37,17 @@ def engine_run_backward(
         finally:
             entered.leave()
     if fake is None:
-        # A real graph stays real, also inside the mode.
+        # A real graph stays real, even inside the mode.
         with no_fake_mode() if _C.in_fake_mode() else contextlib.nullcontext():
             return original(t_outputs, *args, **kwargs)
-    # Backward makes tensors of its own, on the devices of those it is given: they have to be fake.
+    # Backward creates tensors on the devices of its inputs, and these have to be fake.
     with in_mode_of(fake), _no_search_for_nan():
         return original(t_outputs, *args, **kwargs)
 
 
 @contextlib.contextmanager
 def _no_search_for_nan() -> Iterator[None]:
-    """What `detect_anomaly` looks for in gradients are values, of which a fake has none. The rest of it works."""
+    """Turns off the NaN check of `detect_anomaly`, which needs values. The rest of it works on fakes."""
     searches = torch.is_anomaly_check_nan_enabled()
     if searches:
         torch.set_anomaly_enabled(torch.is_anomaly_enabled(), False)
@@ -59,7 +59,7 @@ def _no_search_for_nan() -> Iterator[None]:
 
 
 def _find_fake(outputs: Sequence[Any]) -> torch.Tensor | None:
-    """The fake among `outputs`, also if it is in an attribute of a wrapper that does not say what it wraps."""
+    """The first fake among `outputs`, or in a plain attribute of a wrapper among them."""
     fake = find_fake(outputs)
     return find_fake(chain.from_iterable(map(_attributes, outputs))) if fake is None else fake
 
@@ -80,8 +80,8 @@ def make_grads(
         return original(outputs, *args, **kwargs)
 
 
-# By these two allow_mutation_on_saved_tensors tells tensors apart. In place of the address that a fake has not: its
-# place in its storage.
+# allow_mutation_on_saved_tensors identifies tensors by these two. A fake has no address; its position in its storage is
+# used instead.
 def _address(fake: torch.Tensor) -> int:
     return hash((fake.untyped_storage()._cdata, fake.storage_offset()))
 
@@ -101,9 +101,9 @@ def get_sid(original: Callable[..., tuple[int, int]], tensor: torch.Tensor) -> t
 
 
 def make_is_compatible(original: Callable[[Tensor, Tensor], bool]) -> Callable[[Tensor, Tensor], bool]:
-    """Asked by modules: whether `input.data = from_` works, which is an error between a real tensor and a fake."""
+    """Modules check whether `input.data = from_` is possible, which it is not between a real tensor and a fake."""
 
-    # A function of Python, with the arguments that PyTorch's compiler expects.
+    # A Python function with these parameters, as PyTorch's compiler expects.
     @functools.wraps(original)
     def is_compatible(input: Tensor, from_: Tensor) -> bool:
         return _C.is_plain_fake(input) == _C.is_plain_fake(from_) and original(input, from_)
@@ -111,7 +111,7 @@ def make_is_compatible(original: Callable[[Tensor, Tensor], bool]) -> Callable[[
     return is_compatible
 
 
-# What cuDNN calls them; PyTorch has its numbers only where it has cuDNN.
+# cuDNN's numbers, which PyTorch defines only if it was built with cuDNN.
 _CUDNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 
@@ -150,7 +150,7 @@ def no_grad_trunc_normal_(
 ) -> Tensor:
     if not _C.is_fake(tensor):
         return original(tensor, mean, std, a, b, generator=generator, **kwargs)
-    # The real one draws again what fell outside [a, b]. How often depends on the values; what comes out does not.
+    # The original redraws values outside [a, b]. How often depends on the values; the metadata of the result does not.
     with torch.no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
@@ -164,17 +164,17 @@ _MANY = 1 << 30
 
 
 def with_valid_input(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Whatever is asked of values holds."""
+    """Runs `original` assuming that every check of unknown values passes."""
     return _within(_C.EnteredValidInput(_MANY), original, *args, **kwargs)
 
 
 def with_nothing_negative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What is searched for is not found."""
+    """Runs `original` assuming that a search in unknown values finds nothing."""
     return _within(_C.EnteredValidInput(0), original, *args, **kwargs)
 
 
 def with_factors_alone(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Numbers that are asked for only scale."""
+    """Runs `original` assuming that the numbers it reads are only used as factors."""
     return _within(_C.EnteredFactorsAlone(), original, *args, **kwargs)
 
 
@@ -192,7 +192,7 @@ def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def real(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`original`, run outside the mode."""
+    """Runs `original` outside the mode."""
     if not _C.in_fake_mode():
         return original(*args, **kwargs)
     with no_fake_mode():
@@ -200,7 +200,7 @@ def real(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def real_steps(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """A generator whose every step is run outside the mode. Between the steps its caller has the mode it had."""
+    """Runs each step of a generator outside the mode. Between the steps its caller is in its own mode."""
     steps, end = original(*args, **kwargs), object()
     while (index := real(next, steps, end)) is not end:
         yield index

@@ -1,7 +1,7 @@
-"""The shape cache: an operator called again with the same metadata and arguments gets its outputs without a kernel.
+"""The shape cache: an operator called again with the same metadata and arguments returns without running a kernel.
 
-One cache serves all threads of the process. Everything an outcome can depend on is part of an entry's key, so the cache
-changes no answer; these functions show what it does, bound it, and check it.
+One cache serves all threads of the process. The key of an entry contains everything the result can depend on, so the
+cache changes no result. These functions report its statistics, set its limits, and check it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _log = logging.getLogger("torchfake.cache")
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What the cache has done since the last `clear_cache()`, and what it holds.
+    """The counters of the cache since the last `clear_cache()`, and its contents.
 
     Attributes:
         hits: Calls answered from the cache.
-        misses: Calls that ran a kernel, whose outcome the cache may have kept.
-        bypasses: Calls that went past the cache, by reason.
-        size: Entries held.
-        bytes: Memory these take.
-        max_size: The most entries to hold.
-        max_bytes: The most memory to take.
+        misses: Calls that ran a kernel; the cache may have stored the result.
+        bypasses: Calls that bypassed the cache, by reason.
+        size: Number of entries.
+        bytes: Memory of the entries.
+        max_size: Limit on the number of entries.
+        max_bytes: Limit on the memory.
     """
 
     hits: int
@@ -55,7 +55,7 @@ class CacheInfo:
 
 
 def cache_info() -> CacheInfo:
-    """What the cache has done, and what it holds.
+    """The counters and contents of the cache.
 
     >>> import torch
     >>> from torchfake import cache_info, clear_cache, fake_mode
@@ -74,7 +74,7 @@ DispatchCacheInfo = CacheInfo
 
 
 def dump_cache_stats() -> None:
-    """Writes what the cache has done to the logger `torchfake.cache`, at level INFO.
+    """Logs the counters of the cache to the logger `torchfake.cache`, at level INFO.
 
     >>> from torchfake import dump_cache_stats
     >>> dump_cache_stats()
@@ -86,7 +86,7 @@ def dump_cache_stats() -> None:
 
 
 def clear_cache() -> None:
-    """Empties the cache and sets its counts to zero.
+    """Empties the cache and resets its counters.
 
     >>> from torchfake import cache_info, clear_cache
     >>> clear_cache()
@@ -97,11 +97,11 @@ def clear_cache() -> None:
 
 
 def set_cache_limits(*, max_size: int | None = None, max_bytes: int | None = None) -> None:
-    """Bounds the cache by entries, by memory, or both, and empties it. What was used least recently goes first.
+    """Limits the cache by entries, by memory, or both, and empties it. The least recently used entries go first.
 
     Args:
-        max_size: The most entries to hold; None leaves this limit as it is.
-        max_bytes: The most memory to take; None leaves this limit as it is.
+        max_size: Limit on the number of entries; None leaves it unchanged.
+        max_bytes: Limit on the memory; None leaves it unchanged.
 
     Raises:
         ValueError: A limit is negative.
@@ -125,12 +125,12 @@ def set_cache_limits(*, max_size: int | None = None, max_bytes: int | None = Non
 
 @contextlib.contextmanager
 def disable_fake_tensor_cache(fake_mode: FakeTensorMode | None = None) -> Iterator[None]:
-    """Runs the kernel for every call in its scope, on all threads. A context manager, and a decorator.
+    """Runs the kernel for every call in its scope, on all threads. A context manager and a decorator.
 
-    Scopes may overlap, on one thread or on several: the cache answers again when the last of them has ended.
+    Scopes may overlap, on one thread or on several: the cache is used again when the last of them has ended.
 
     Args:
-        fake_mode: For which mode alone; all of them if left out.
+        fake_mode: The only mode affected; all modes if left out.
 
     >>> import torch
     >>> from torchfake import cache_info, clear_cache, disable_fake_tensor_cache, fake_mode
@@ -151,12 +151,12 @@ def disable_fake_tensor_cache(fake_mode: FakeTensorMode | None = None) -> Iterat
 
 @contextlib.contextmanager
 def cross_check_cache() -> Iterator[None]:
-    """Runs the kernel on every hit as well, on all threads, and compares. A context manager, and a decorator.
+    """Runs the kernel on every cache hit too, on all threads, and compares. A context manager and a decorator.
 
     Scopes may overlap, on one thread or on several: hits are compared until the last of them has ended.
 
     Raises:
-        MetadataMismatchError: By the call in its scope for which kernel and cache differ.
+        MetadataMismatchError: Raised by the operator call for which kernel and cache differ.
 
     >>> import torch
     >>> from torchfake import cross_check_cache, fake_mode

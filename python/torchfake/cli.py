@@ -22,7 +22,7 @@ from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]
 
-#: Exit codes, beside 0.
+#: Exit codes other than 0.
 BUILD_FAILED = 1
 BAD_INPUT = 2
 
@@ -47,7 +47,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Look at PyTorch models on tensors and GPUs that are not there."""
+    """Inspect PyTorch models without their memory, on GPUs that this machine does not have."""
 
 
 Model = Annotated[
@@ -58,25 +58,25 @@ Model = Annotated[
     ),
 ]
 Config = Annotated[Path | None, typer.Option(help="config.json for a class of transformers, instead of its defaults.")]
-DeviceName = Annotated[str | None, typer.Option(help="Move the model there first; any device, there or not.")]
-DtypeName = Annotated[str | None, typer.Option(help="Turn floating-point tensors into this dtype first.")]
+DeviceName = Annotated[str | None, typer.Option(help="Move the model to this device; this machine need not have it.")]
+DtypeName = Annotated[str | None, typer.Option(help="Convert floating-point tensors to this dtype.")]
 
 
 @app.command()
 def inspect(
     model: Model,
     config: Config = None,
-    depth: Annotated[int | None, typer.Option(min=0, help="How many levels to print; all by default.")] = None,
+    depth: Annotated[int | None, typer.Option(min=0, help="Number of levels to print; all by default.")] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every layer by itself.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Print equal layers one by one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every layer separately.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Print equal layers separately.")] = False,
 ) -> None:
-    """Build MODEL without memory, and print its layers with their sizes and the memory they would take.
+    """Build MODEL without allocating memory, and print its layers with their sizes and the memory they would take.
 
-    Exits with 1 if the model's own code fails, with 2 if there is no such model or an option makes no sense.
+    Exits with 1 if the model's own code fails, with 2 if there is no such model or an option is invalid.
     """
-    with _told("inspect"), Console(stderr=True).status(f"Building {model}"):
+    with _reporting_errors("inspect"), Console(stderr=True).status(f"Building {model}"):
         root = survey(build_model(model, config=config, device=_device(device), dtype=_dtype(dtype)))
     if as_json:
         typer.echo(json.dumps(_report(root, model, depth), indent=2))
@@ -96,21 +96,21 @@ def trace(
             help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size, where no --input is given.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size, if no --input is given.")] = 1,
     length: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens, where no --input is given: 128, or what the model takes, by default."),
+        typer.Option(min=1, help="Number of tokens, if no --input is given; by default 128, or the model's maximum."),
     ] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run MODEL without memory, and print every operator it calls with the tensors it gives.
+    """Run MODEL without allocating memory, and print every operator it calls with the tensors it returns.
 
-    Exits with 1 if the model's own code fails, with 2 if there is no such model or an option makes no sense.
+    Exits with 1 if the model's own code fails, with 2 if there is no such model or an option is invalid.
     """
-    with _told("trace"), Console(stderr=True).status(f"Running {model}"):
+    with _reporting_errors("trace"), Console(stderr=True).status(f"Running {model}"):
         specs = [parse_input(text) for text in inputs or []]
         target = _device(device)
         wanted = None if specs else length
@@ -137,8 +137,8 @@ def _run(model: str, forward: Callable[[], list[Step]]) -> list[Step]:
 
 
 @contextmanager
-def _told(command: str) -> Iterator[None]:
-    """Ends the program with a line on standard error where the model, or what was asked, is at fault."""
+def _reporting_errors(command: str) -> Iterator[None]:
+    """Turns errors of the model or of the options into a message on standard error and an exit code."""
     try:
         yield
     except (ModelBuildError, ModelSpecError) as error:
@@ -161,7 +161,7 @@ def _device(name: str | None) -> torch.device | None:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise ModelSpecError(f"--device {name}: no device is called that; try cpu, cuda or cuda:1") from None
+        raise ModelSpecError(f"--device {name}: no such device; try cpu, cuda or cuda:1") from None
 
 
 def _dtype(name: str | None) -> torch.dtype | None:
@@ -169,10 +169,10 @@ def _dtype(name: str | None) -> torch.dtype | None:
         return None
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ModelSpecError(f"--dtype {name}: no floating-point dtype is called that; try bfloat16 or float16")
+        raise ModelSpecError(f"--dtype {name}: no such floating-point dtype; try bfloat16 or float16")
     return dtype
 
 
 def main() -> None:
-    """What the `torchfake` command runs."""
+    """The entry point of the `torchfake` command."""
     app()

@@ -1,4 +1,4 @@
-"""Conversion of real tensors, once each, with what makes them special."""
+"""Conversion of real tensors to fakes: each of them once, with aliases, autograd state and Python class."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MKLDNN: torch.layout = torch._mkldnn  # type: ignore[attr-defined]
 
 
 class FakeTensorConverter:
-    """Makes fakes of real tensors. A mode has one; see `FakeTensorMode.from_tensor`.
+    """Converts real tensors to fakes. Each mode has one; see `FakeTensorMode.from_tensor`.
 
     Args:
-        copy_data: Whether values go along; it is the mode that says so, and this is kept for those who read it.
-        export: Kept for those who read it.
+        copy_data: Stored as an attribute; whether values are converted too is an option of the mode.
+        export: Stored as an attribute.
     """
 
     def __init__(self, *, copy_data: bool = False, export: bool = False) -> None:
         self.copy_data = copy_data
         self.export = export
-        # Wrappers alone: plain tensors are remembered by the engine.
+        # Only wrappers: the engine remembers the fakes of plain tensors.
         self._wrappers = WeakIdKeyDictionary()
         self._wrappers_lock = threading.Lock()
 
@@ -54,14 +54,14 @@ class FakeTensorConverter:
         symbolic_context: object = None,
         trace: bool = True,
     ) -> FakeTensor:
-        """The fake that stands for `t` in the mode, the same one every time.
+        """The fake of `t` in the mode, the same one every time.
 
         Args:
-            make_constant: Whether its value is kept, if it is of one element.
+            make_constant: Whether its value is tracked if the mode tracks that many elements.
 
         Raises:
-            TypeError: `t` is no tensor.
-            ValueError: A Parameter was to be made a constant.
+            TypeError: `t` is not a tensor.
+            ValueError: `make_constant` was given with a Parameter.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):
@@ -72,7 +72,7 @@ class FakeTensorConverter:
             )
         if t.layout is _MKLDNN:
             raise UnsupportedFakeTensorException(
-                "from_tensor: MKL-DNN tensors cannot be faked; only strided ones can. to_dense() makes one."
+                "from_tensor: MKL-DNN tensors cannot be faked; only strided ones can. Convert it with to_dense()."
             )
         state = fake_mode._state
         if make_constant and is_plain(t):
@@ -90,7 +90,7 @@ class FakeTensorConverter:
         return None if memo is None else memo()
 
     def _remember_wrapper(self, t: Tensor, fake: Tensor) -> Tensor:
-        """The fake that stands for `t`: `fake`, unless another thread was first."""
+        """Returns the fake of `t`: `fake`, unless another thread was first."""
         with self._wrappers_lock:
             first = self._find_wrapper(t)
             if first is None:
@@ -99,7 +99,7 @@ class FakeTensorConverter:
 
     def _make_constant(self, t: Tensor, state: _C.ModeState) -> FakeTensor:
         if isinstance(t, torch.nn.Parameter):
-            raise ValueError("from_real_tensor: a Parameter is no constant; leave out make_constant")
+            raise ValueError("from_real_tensor: a Parameter cannot be a constant; leave out make_constant")
         return _C.lift_constant(t, state)
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class FakeTensorConverter:
         return rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
-        # Made of this mode's fakes, and so in this mode, whichever the thread is in.
+        # In this mode, whichever mode the thread is in: the wrapper's constructor may run operators on its fakes.
         entered = _C.EnteredFakeMode(mode._state)
         try:
             is_view = not t.is_inference() and t._is_view()
@@ -120,18 +120,18 @@ class FakeTensorConverter:
         return _with_class_of(t, fake)
 
     def _rebuild(self, mode: Mode, t: Tensor) -> Tensor:
-        """The wrapper around fakes of what `t` is around, with its place in autograd."""
+        """A wrapper like `t` around the fakes of what is inside it, with the same role in autograd."""
         fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
         if fake.is_leaf and fake.requires_grad != t.requires_grad:
             fake.requires_grad_(t.requires_grad)
         return fake if t.is_leaf or not fake.is_leaf else with_history(fake)
 
     def _replay_view(self, mode: Mode, t: Tensor) -> Tensor:
-        """The view of the base's fake that `t` is of its base."""
+        """The view of the fake of `t._base` that corresponds to `t`."""
         assert t._base is not None
         base: Tensor = self.from_real_tensor(mode, t._base)
         if t.requires_grad and not t.is_leaf and not base.requires_grad:
-            # A view of a view that was made to require gradients itself.
+            # `t` is a view of a view that requires gradients itself.
             with torch.no_grad():
                 base = base.view(base.shape).requires_grad_()
         with torch.set_grad_enabled(t.requires_grad and not t.is_leaf):
@@ -148,9 +148,9 @@ class FakeTensorConverter:
         pytype: type[Tensor] | None = None,
         dispatch_keys: object = None,
     ) -> FakeTensor:
-        """A fake on `device` with the metadata of a meta tensor, remembered in the same way.
+        """A fake that claims `device`, with the metadata of a meta tensor; remembered like those of real tensors.
 
-        `pytype` and `dispatch_keys` are kept as attributes for those who read them.
+        `pytype` and `dispatch_keys` are stored as attributes.
 
         Raises:
             ValueError: `t` is not on the meta device.
@@ -161,27 +161,24 @@ class FakeTensorConverter:
         return keep_for_readers(fake, pytype, dispatch_keys)
 
     def set_tensor_memo(self, t: Tensor, v: Tensor) -> None:
-        """Makes `v` the fake that stands for `t`."""
+        """Makes `v` the fake of `t`."""
         _C.remember_converted(t, v)
 
     def invalidate_constant_aliases(self, tensor: Tensor) -> None:
-        """Ends what is known through a constant: of every fake that stands for the storage of a real tensor.
-
-        Of a fake, what is known of it and of all that share its storage.
-        """
+        """Forgets the values of all fakes on the storage of `tensor`, a fake or a converted real tensor."""
         _C.forget_values(tensor)
 
 
 def refuse_meta(device: torch.device | str, mode: Mode) -> None:
-    """Raises where the meta device is to be claimed in a mode that does not allow it."""
+    """Raises if `device` is meta and the mode does not allow it."""
     if torch.device(device).type == "meta" and not mode._state.allow_meta:
         raise UnsupportedFakeTensorException(
-            "FakeTensor: the meta device was asked for in a mode with allow_meta=False; name the device to claim."
+            "FakeTensor: the meta device was requested in a mode with allow_meta=False; name the device to claim."
         )
 
 
 def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys: object) -> AnyTensor:
-    """Notes on a fake what it was made with and does not act on."""
+    """Stores the constructor arguments that have no effect."""
     if pytype is not None:
         vars(fake)["pytype"] = pytype
     if dispatch_keys is not None:
@@ -190,7 +187,7 @@ def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether the engine can convert it: no wrapper of any kind."""
+    """Whether `t` is no wrapper of any kind, so that the engine can convert it."""
     return not (
         is_traceable_wrapper_subclass(t)
         or isinstance(t, FunctionalTensor)
@@ -200,16 +197,16 @@ def is_plain(t: Tensor) -> bool:
 
 
 def rewrap(t: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
-    """A wrapper as `t` is one, around what `convert` makes of each tensor inside.
+    """A wrapper like `t` around the results of `convert` on each tensor inside.
 
     Raises:
-        UnsupportedFakeTensorException: `t` is no wrapper that says what is inside.
+        UnsupportedFakeTensorException: `t` does not say what it wraps.
     """
     functorch = torch._C._functorch
     if is_traceable_wrapper_subclass(t):
         names, context = t.__tensor_flatten__()
         parts = {name: getattr(t, name) for name in names}
-        # Not all that a wrapper names are tensors: a DTensor has its mesh among them.
+        # A wrapper may name attributes that are not tensors: a DTensor names its mesh.
         inner = {name: convert(part) if isinstance(part, Tensor) else part for name, part in parts.items()}
         subclass: Tensor = type(t).__tensor_unflatten__(inner, context, t.size(), t.stride())
         return subclass
@@ -243,23 +240,23 @@ class _History(torch.autograd.Function):
 
 
 def with_history(leaf: AnyTensor) -> AnyTensor:
-    """What a leaf holds, in a place behind it. Not a clone, which would be of other memory."""
+    """A non-leaf that shares its storage with `leaf`. A clone would have other memory."""
     with torch.enable_grad():
         result: AnyTensor = _History.apply(leaf)  # type: ignore[no-untyped-call]
     return result
 
 
 def _with_class_of(t: Tensor, fake: AnyTensor) -> AnyTensor:
-    """Gives `fake` the Python class of `t`: a Parameter, a Buffer, or a subclass that does not dispatch by itself."""
+    """Gives `fake` the Python class of `t`: a Parameter, a Buffer, or a subclass without `__torch_dispatch__`."""
     kind = type(t)
     if kind is not Tensor and type(fake) is Tensor:
         if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
             raise UnsupportedFakeTensorException(
-                f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it holds "
+                f"from_tensor: {kind.__name__} has a __torch_dispatch__ and no __tensor_flatten__, so what it wraps "
                 "cannot be converted."
             )
         fake.__class__ = kind  # type: ignore[assignment]
-    # For wrappers too, whose class does not say it.
+    # Wrappers are marked too: their class does not show it.
     if isinstance(t, torch.nn.Parameter):
         fake._is_param = True
     if isinstance(t, torch.nn.Buffer):

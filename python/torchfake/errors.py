@@ -1,4 +1,4 @@
-"""What can go wrong with fake tensors, as exceptions. All of them are `RuntimeError`s."""
+"""The exceptions of torchfake. All of them are `RuntimeError`s."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class FakeTensorError(RuntimeError):
-    """Base of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty."""
+    """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty."""
 
     def __init__(self, message: str, op: str = "") -> None:
         super().__init__(message)
@@ -38,12 +38,12 @@ class FakeTensorError(RuntimeError):
 
     @property
     def reason(self) -> str:
-        """The message, under the name that PyTorch's own exceptions have for it."""
+        """The message, under PyTorch's name for it."""
         return str(self)
 
     @property
     def func(self) -> torch._ops.OpOverload | None:
-        """The operator as `torch.ops` has it, or None where no operator is involved."""
+        """The operator as an object of `torch.ops`, or None if no operator is involved."""
         if "::" not in self.op:
             return None
         namespace, _, name = self.op.partition("::")
@@ -53,23 +53,23 @@ class FakeTensorError(RuntimeError):
 
 
 class DataAccessError(FakeTensorError):
-    """Data was asked of a fake tensor: `data_ptr()`, `numpy()`."""
+    """The data of a fake tensor was accessed: `data_ptr()`, `numpy()`."""
 
 
 class DataDependentOutputException(FakeTensorError):
-    """The result of an operator is a value that is not known: `item()`, `bool(t)`, `torch.equal`."""
+    """The result of an operator is an unknown value: `item()`, `bool(t)`, `torch.equal`."""
 
 
 class UnknownValuesError(DataAccessError, DataDependentOutputException):
-    """Values were asked of a fake as numbers: `tolist()`, for which PyTorch's FakeTensors ask `item()` of each."""
+    """`tolist()` of a fake whose values are unknown. PyTorch's FakeTensors call `item()` for each element there."""
 
 
 class DynamicOutputShapeException(FakeTensorError):
-    """The shape of a result depends on values that are not known: `nonzero`, `unique`, `x[mask]`."""
+    """The shape of a result depends on unknown values: `nonzero`, `unique`, `x[mask]`."""
 
 
 class UnsupportedOperatorException(FakeTensorError):
-    """No kernel, rule or decomposition can say what the operator returns."""
+    """No kernel, rule or decomposition can compute what the operator returns."""
 
 
 class UnsupportedFakeTensorException(FakeTensorError):
@@ -85,15 +85,15 @@ FakeTensorDeviceMismatchError = DeviceMismatchError
 
 
 class RealTensorError(FakeTensorError):
-    """A real tensor stands among fakes, or a fake among real ones."""
+    """Real tensors and fakes are mixed in a way that the mode does not allow."""
 
 
 class MetadataMismatchError(FakeTensorError):
-    """The cross-check of the shape cache found two different answers."""
+    """A cached result differs from the kernel's, or a fake result from the real one."""
 
 
 class MixedModesError(FakeTensorError):
-    """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with one of ours."""
+    """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with a mode of torchfake."""
 
 
 class ModeActiveError(FakeTensorError):
@@ -101,15 +101,15 @@ class ModeActiveError(FakeTensorError):
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):
-    """An operator without a fake implementation writes to an argument or returns a view of one, undeclared."""
+    """An operator without a fake implementation writes to an argument, or returns a view, undeclared by its schema."""
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):
-    """Symbolic sizes were asked for, which are not supported yet."""
+    """Symbolic sizes were requested, which are not supported yet."""
 
 
 class DeviceNotFakedError(FakeTensorError):
-    """A device that this machine lacks was asked for in a mode with `fake_cuda=False`."""
+    """A device that this machine does not have was requested in a mode with `fake_cuda=False`."""
 
 
 # In the order of ErrorKind in core/errors.h.

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def find_fake(values: Iterable[object]) -> Tensor | None:
-    """The first fake among `values`, taken out of its wrappers; None if there is none."""
+    """The first fake among `values`, without its wrappers; None if there is none."""
     for value in values:
         if isinstance(value, Tensor):
             inner = _unwrap(value)
@@ -67,7 +67,7 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
 
 
 def is_fake(tensor: object) -> TypeGuard[Tensor]:
-    """Whether `tensor` is fake. Looks through functorch's and functionalization's wrappers and wrapper subclasses.
+    """Whether `tensor` is fake, or a wrapper around a fake: of functorch, of functionalization, or a wrapper subclass.
 
     >>> import torch
     >>> from torchfake import fake_mode, is_fake
@@ -80,7 +80,7 @@ def is_fake(tensor: object) -> TypeGuard[Tensor]:
 
 
 def maybe_get_fake_mode(t: object) -> Mode | None:
-    """The mode of the fake that `t` is or wraps; None where there is none.
+    """The mode of the fake that `t` is or wraps; None for anything else.
 
     >>> import torch
     >>> from torchfake import fake_mode, maybe_get_fake_mode
@@ -94,10 +94,10 @@ def maybe_get_fake_mode(t: object) -> Mode | None:
 
 
 def detect_fake_mode(inputs: object = None) -> Mode | None:
-    """The mode that is active, else that of the first fake among `inputs` (any nesting of containers); or None.
+    """The active mode, or else that of the first fake in `inputs` (a pytree), or None.
 
     Raises:
-        MixedModesError: Two fakes among `inputs` belong to different modes, one of which takes its own alone.
+        MixedModesError: Two fakes in `inputs` belong to different modes, one of which is a `FakeTensorMode`.
     """
     found = current_mode()
     for leaf in torch.utils._pytree.tree_leaves(inputs):
@@ -112,7 +112,7 @@ def detect_fake_mode(inputs: object = None) -> Mode | None:
 
 
 def get_plain_tensors(subclass: Tensor, *, out: list[Any]) -> list[Any]:
-    """Appends to `out` the tensors that a wrapper subclass consists of, in order, wrappers within wrappers opened.
+    """Appends to `out` the plain tensors inside a wrapper subclass, in order and at any depth.
 
     >>> import torch
     >>> from torchfake import get_plain_tensors
@@ -146,10 +146,10 @@ def meta_like(fake: Tensor) -> Tensor:
 
 
 def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTensor:
-    """A fake with the metadata of a real or meta tensor; a fake comes back as it is.
+    """A fake with the metadata of a real or meta tensor; a fake is returned unchanged.
 
-    Tensors that share a storage become fakes that share one. `device` is what the fake claims; by default the tensor's
-    own, and the CPU for a meta tensor. A `Parameter` becomes a `Parameter`.
+    Tensors that share a storage become fakes that share one. The fake claims `device`, by default the tensor's own, or
+    the CPU for a meta tensor. A `Parameter` becomes a `Parameter`.
 
     Raises:
         UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
@@ -168,12 +168,16 @@ def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTen
 def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | None) -> Tensor | None:
     state = mode._state
     if real_tensor is not None and not state.propagate_real_tensors:
-        raise ValueError("FakeTensor: real_tensor is for a mode with propagate_real_tensors=True; give a constant")
+        raise ValueError(
+            "FakeTensor: real_tensor requires a mode with propagate_real_tensors=True; pass a constant instead"
+        )
     if constant is not None and state.propagate_real_tensors:
-        raise ValueError("FakeTensor: constant is for a mode without propagate_real_tensors; give a real_tensor")
+        raise ValueError(
+            "FakeTensor: constant requires a mode without propagate_real_tensors; pass a real_tensor instead"
+        )
     if constant is not None and constant.numel() > state.known_values:
         raise ValueError(
-            f"FakeTensor: the mode keeps values of up to {state.known_values} elements, and the constant has "
+            f"FakeTensor: the mode tracks values of up to {state.known_values} elements, and the constant has "
             f"{constant.numel()}"
         )
     value = real_tensor if constant is None else constant
@@ -182,12 +186,12 @@ def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | No
     known = _C.known_values_of(value, copy=True)
     if known is None:
         name = "real_tensor" if constant is None else "constant"
-        raise ValueError(f"FakeTensor: {name} is a fake tensor whose values are not known; give a real one")
+        raise ValueError(f"FakeTensor: {name} is a fake tensor whose values are unknown; pass a real one")
     return known
 
 
 def write_value(value: Tensor, fake: Tensor) -> None:
-    """Makes the value of `fake` that of a real tensor."""
+    """Gives `fake` the values of a real tensor."""
     with no_fake_mode(), torch.no_grad():
         fake.copy_(_C.lift_constant(value.detach().clone(), _C.mode_of(fake)))
 
@@ -198,9 +202,9 @@ class _FakeTensorMeta(type(Tensor)):  # type: ignore[misc]
 
 
 class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
-    """The type to ask for: `isinstance(t, FakeTensor)`. Fakes are plain tensors otherwise.
+    """The type of fakes for `isinstance` and type checkers. At runtime a fake is a plain `torch.Tensor`.
 
-    A wrapper around a fake is no FakeTensor; `is_fake` looks through it.
+    A wrapper around a fake is not a `FakeTensor`; `is_fake` recognises it.
 
     >>> import torch
     >>> from torchfake import FakeTensor, fake_mode
@@ -243,23 +247,23 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
         *,
         requires_grad: bool | None = None,
     ) -> FakeTensor:
-        """A fake of `fake_mode` on `device` with the metadata of a meta tensor.
+        """A fake of `fake_mode` that claims `device`, with the metadata of a meta tensor.
 
         Args:
-            constant: Its value, of no more elements than the mode keeps.
+            constant: Its value, of at most as many elements as the mode tracks.
             real_tensor: Its value, in a mode with `propagate_real_tensors=True`.
-            pytype: Kept as an attribute, without effect.
-            dispatch_keys: The same.
+            pytype: Stored as an attribute, without effect.
+            dispatch_keys: Likewise.
 
         Raises:
-            ValueError: `elem` is not on the meta device, or the mode cannot keep the value.
+            ValueError: `elem` is not on the meta device, or the mode does not track the value.
             UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
         """
         if elem.device.type != "meta":
             raise ValueError(f"FakeTensor: expected a meta tensor, got one on {elem.device}")
         refuse_meta(device, fake_mode)
         value = _value_to_keep(fake_mode, constant, real_tensor)
-        with no_fake_mode():  # detached: what is made here is not what stands for `elem`
+        with no_fake_mode():  # detached, so that the converter does not remember the fake for `elem`
             fake = _C.from_meta_and_device(elem.detach(), torch.device(device), fake_mode._state)
         if value is not None:
             write_value(value, fake)
@@ -268,13 +272,13 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
 
     @staticmethod
     def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> FakeTensor:
-        """The fake that stands for a real tensor in a mode."""
+        """The fake of a real tensor in a mode, as `FakeTensorMode.from_tensor` returns it."""
         return fake_mode.from_tensor(t)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """Everything of a tensor but its data. Two calls on equal metadata have equal outcomes.
+    """Everything about a tensor but its data, as a value that can be compared and hashed.
 
     >>> import torch
     >>> from torchfake import extract_tensor_metadata, fake_mode

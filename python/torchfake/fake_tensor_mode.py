@@ -1,4 +1,4 @@
-"""The names of PyTorch's own `torch._subclasses.fake_tensor`, with the same meaning, answered by the C++ engine."""
+"""`FakeTensorMode` and its companions: the names of `torch._subclasses.fake_tensor`, with the same meaning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONSTANT_NUMEL_LIMIT = 1
 
 
 def _dynamo_says_cache() -> bool:
-    # Importing it takes seconds; where nobody has, nobody has changed it.
+    # Importing it takes seconds. If it has not been imported, it has its default.
     config = sys.modules.get("torch._dynamo.config")
     return config is None or bool(config.fake_tensor_cache_enabled)
 
@@ -44,7 +44,7 @@ Value = TypeVar("Value", bool, int)
 
 
 class _StateFlag(Generic[Value]):
-    """An attribute that is the engine's, under the same name."""
+    """An attribute that is stored in the mode state under the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -58,26 +58,26 @@ class _StateFlag(Generic[Value]):
 
 
 class FakeTensorMode(Mode):
-    """PyTorch's `FakeTensorMode`: tensors created in its scope are fake, and real ones are to be converted first.
+    """PyTorch's `FakeTensorMode`: tensors created in its scope are fake, and real ones have to be converted first.
 
-    Where `fake_mode` is made for running programs, this one is made for those who trace: it takes its own fakes alone,
-    refuses real tensors, and knows the values of constants of one element only (`torch.tensor(3)`).
+    `fake_mode` is meant for running programs, this mode for tracing: it accepts only its own fakes, refuses real
+    tensors, and tracks only the values of one-element constants (`torch.tensor(3)`).
 
     Args:
-        allow_fallback_kernels: Whether an operator that has no meta kernel may run its CPU kernel on zeros, where its
-            inputs are small; otherwise `UnsupportedOperatorException`.
-        allow_non_fake_inputs: Whether real tensors among the arguments are converted on the way in; otherwise
-            `RealTensorError`.
-        shape_env: Not supported yet: sizes are numbers.
-        static_shapes: Kept for those who read it; sizes are numbers either way.
-        export: Kept for those who read it.
+        allow_fallback_kernels: Whether an operator without a meta kernel may run its CPU kernel on zeros if its inputs
+            are small; otherwise `UnsupportedOperatorException` is raised.
+        allow_non_fake_inputs: Whether real tensors among the arguments are converted; otherwise `RealTensorError` is
+            raised.
+        shape_env: Not supported yet: sizes are integers.
+        static_shapes: Stored as an attribute; sizes are integers either way.
+        export: Stored as an attribute.
         allow_meta: Whether a fake may claim the meta device.
-        propagate_real_tensors: Whether real values travel along with every fake: each operator also runs for real on
-            the CPU, `item()` and the like answer, and a fake result that disagrees with the real one raises
+        propagate_real_tensors: Whether every fake carries real values: each operator also runs for real on the CPU,
+            `item()` returns the real value, and a fake result whose metadata differs from the real one's raises
             `MetadataMismatchError`.
-        cache_enabled: Whether the shape cache may answer. By default as PyTorch's configuration says.
+        cache_enabled: Whether the shape cache is used.
 
-    Options left out are those of `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
+    Options left out default to `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
 
     >>> import torch
     >>> from torchfake import FakeTensorMode
@@ -108,7 +108,7 @@ class FakeTensorMode(Mode):
         if shape_env is not None:
             raise DynamicShapesError(
                 "FakeTensorMode: a shape_env was given, and symbolic sizes are not supported yet; leave it out to "
-                "trace with sizes that are numbers."
+                "trace with integer sizes."
             )
         if propagate_real_tensors is None:
             propagate_real_tensors = functorch_config.fake_tensor_propagate_real_tensors
@@ -150,19 +150,19 @@ class FakeTensorMode(Mode):
     propagate_real_tensors = _StateFlag[bool]()
     epoch = _StateFlag[int]()
 
-    #: Whether a meta kernel runs right now for which fakes are meta tensors: never, kernels are not run on the fakes.
+    #: Always False: kernels are not run on the fakes themselves.
     in_kernel_invocation = False
-    #: As in PyTorch, without effect while there is no `shape_env`.
+    #: As in PyTorch, without effect without a `shape_env`.
     allow_scalar_outputs = False
 
     @property
     def enter_stack(self) -> list[object]:
-        """An entry for each time that this thread has entered the mode and not left it."""
+        """One entry for each time that this thread has entered the mode without leaving it."""
         return list(self._stack())
 
     @property
     def cache_crosscheck_enabled(self) -> bool:
-        """Whether answers of the shape cache are compared with the kernel's; for all modes, as they share one cache."""
+        """Whether cached results are compared with the kernel's. All modes share the cache and this flag."""
         return _C.cache_cross_check()
 
     @cache_crosscheck_enabled.setter
@@ -171,7 +171,7 @@ class FakeTensorMode(Mode):
 
     @property
     def allow_non_fake_inputs(self) -> bool:
-        """Whether real tensors among the arguments are converted on the way in."""
+        """Whether real tensors among the arguments are converted."""
         return self._state.real_tensors == _C.RealTensors.CONVERTED
 
     @allow_non_fake_inputs.setter
@@ -187,10 +187,10 @@ class FakeTensorMode(Mode):
         symbolic_context: object = None,
         trace: bool = True,
     ) -> FakeTensor:
-        """The fake that stands for `tensor` in this mode: the same one every time, as long as somebody holds it.
+        """The fake of `tensor` in this mode: the same one every time, as long as it is referenced.
 
-        It has the tensor's metadata, shares a storage where the tensor does, and has its place in autograd: leaf or
-        not, view of its base, `grad`. A `Parameter` becomes a `Parameter`, a wrapper subclass one of fakes.
+        It has the tensor's metadata, shares a storage where the tensor does, and has the same role in autograd: leaf or
+        not, view of a base, `grad`. A `Parameter` becomes a `Parameter`, a wrapper subclass a wrapper around fakes.
 
         Raises:
             UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
@@ -206,32 +206,32 @@ class FakeTensorMode(Mode):
         return isinstance(tensor, Tensor) and _C.is_plain_fake(tensor) and _C.mode_of(tensor) is self._state
 
     def may_turn_const(self, tensor: Tensor) -> bool:
-        """Whether a real tensor is small enough for its value to be kept."""
+        """Whether a real tensor is small enough for its value to be tracked."""
         return tensor.numel() <= CONSTANT_NUMEL_LIMIT and tensor.device.type != "meta" and not self.is_our_fake(tensor)
 
     def reset_nt_tensor_id_counter(self) -> None:
-        """Sets the counter of nested tensors' ids back to what it was when the mode was made."""
+        """Resets the counter of nested tensors' ids to what it was when the mode was created."""
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
 
     @classmethod
     def cache_info(cls) -> cache.CacheInfo:
-        """What the shape cache has done, and what it holds; it serves all modes."""
+        """The counters and contents of the shape cache, which all modes share."""
         return cache.cache_info()
 
     @classmethod
     def cache_clear(cls) -> None:
-        """Empties the shape cache and sets its counts to zero."""
+        """Empties the shape cache and resets its counters."""
         cache.clear_cache()
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """As PyTorch's: the mode works below those of users."""
+        """As in PyTorch: the mode is below those of users."""
         return True
 
 
 @contextlib.contextmanager
 def unset_fake_temporarily() -> Iterator[Mode | None]:
-    """Suspends the mode, whichever is active, and yields it.
+    """Suspends the active mode, of either kind, and yields it.
 
     >>> import torch
     >>> from torchfake import FakeTensorMode, is_fake, unset_fake_temporarily
@@ -245,7 +245,7 @@ def unset_fake_temporarily() -> Iterator[Mode | None]:
 
 
 class FakeCopyMode(TorchFunctionMode):
-    """Makes `copy.deepcopy` of a real module or tensor give fakes of a mode.
+    """Makes `copy.deepcopy` of a real module or tensor return fakes of a mode.
 
     >>> import copy, torch
     >>> from torchfake import FakeCopyMode, FakeTensorMode
@@ -284,14 +284,14 @@ class FakeCopyMode(TorchFunctionMode):
 
 
 class FakeTensorTLS(threading.local):
-    """What a thread does differently from its modes."""
+    """Settings of a thread that override those of its modes."""
 
     def __init__(self) -> None:
         self.non_strict_export_fake_tensor_tracker: weakref.WeakSet[Tensor] = weakref.WeakSet()
 
     @property
     def allow_non_fake_inputs_override(self) -> bool | None:
-        """Whether real tensors are converted, in all modes of this thread; None leaves it to them."""
+        """Whether real tensors are converted, in all modes of this thread; None leaves it to each mode."""
         what = _C.real_tensors_override()
         return None if what is None else what == _C.RealTensors.CONVERTED
 

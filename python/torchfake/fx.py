@@ -27,7 +27,7 @@ __all__ = ["FakeTensorProp"]
 
 
 def _find_mode(args: Any, module: nn.Module) -> Mode | None:
-    """The mode that is active, or that of a fake among the arguments, or among the module's tensors."""
+    """The active mode, or that of a fake among the arguments, or among the module's parameters and buffers."""
     mode = current_mode()
     if mode is not None:
         return mode
@@ -36,9 +36,9 @@ def _find_mode(args: Any, module: nn.Module) -> Mode | None:
 
 
 class _Fakes:
-    """Tensors made fakes of a mode, each of them once: real ones, and fakes that the mode would refuse.
+    """Converts real tensors, and fakes that the mode would refuse, to fakes of a mode: each of them once.
 
-    Does not keep alive what it converts.
+    Does not keep the tensors alive.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -47,7 +47,7 @@ class _Fakes:
         self._of: MutableMapping[Tensor, Tensor] = WeakTensorKeyDictionary()
 
     def convert(self, tensor: Tensor) -> Tensor:
-        """The fake that stands for `tensor`; one that the mode takes comes back as it is."""
+        """The fake of `tensor`; a fake that the mode accepts is returned unchanged."""
         if self.takes(tensor):
             return tensor
         fake = self._of.get(tensor)
@@ -56,7 +56,7 @@ class _Fakes:
         return fake
 
     def takes(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is a fake that the mode takes as it is."""
+        """Whether `tensor` is a fake that the mode accepts."""
         fake = tensor if _C.is_plain_fake(tensor) else find_fake((tensor,))
         if fake is None:
             return False
@@ -69,32 +69,32 @@ class _Fakes:
         return self._converter.from_real_tensor(self.mode, tensor)
 
     def lift(self, constant: Tensor) -> Tensor:
-        """A fake that knows the values of `constant`, where the mode keeps that many."""
+        """A fake of `constant` with its values, if the mode tracks that many."""
         if is_fake(constant):
             return self.convert(constant)
         fake: Tensor = torch.ops.aten.lift_fresh.default(constant)
         return fake
 
 
-#: What a constant of the program passes through; its values are known.
+#: The operators that mark a constant of the program, whose values are known.
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 
 class FakeTensorProp(Interpreter):
-    """Runs a graph on fake tensors and writes what each node gives to its `meta["val"]`.
+    """Runs a graph on fake tensors and stores what each node returns in its `meta["val"]`.
 
-    A `val` is a detached fake (a list, tuple or dictionary of them where the node gives several; a number where it
-    gives one): later in-place changes of sizes and strides leave it as it was, and what shares a storage in the
-    program shares one here. Graphs within the graph are propagated too.
+    A `val` is a detached fake, a container of fakes, or a number, depending on what the node returns. Later in-place
+    changes of sizes and strides do not affect it, and tensors that share a storage in the program have vals that share
+    one. Subgraphs are propagated too.
 
-    Parameters and buffers may be real, or fakes of another mode: each is converted once, and none is changed.
+    Parameters and buffers may be real, or fakes of another mode: each is converted once, and none is modified.
 
     Args:
-        module: The graph module: from `torch.fx.symbolic_trace`, `make_fx` or `torch.export`.
-        mode: The mode to run in, a `FakeTensorMode` or a `fake_mode`. By default the one the thread is in, or that of
-            the fakes among the arguments, or of those among the parameters, or else a new `FakeTensorMode`.
+        module: A graph module, from `torch.fx.symbolic_trace`, `make_fx` or `torch.export`.
+        mode: The mode to run in, a `FakeTensorMode` or a `fake_mode`. By default the active one, that of a fake among
+            the arguments or the parameters, or a new `FakeTensorMode`.
 
-    An operator that fails raises what it raises by itself; the message goes on with the node and its stack trace.
+    Errors of operators are raised unchanged, with the node and its stack trace added to the message.
 
     Examples:
         >>> import torch
@@ -117,13 +117,13 @@ class FakeTensorProp(Interpreter):
         }
 
     def propagate(self, *args: object) -> Any:
-        """Runs the graph on `args`, made fakes of the mode where they are not; gives back the graph's result."""
+        """Runs the graph on `args`, after converting them to fakes of the mode, and returns its result."""
         self._find_mode(args)
         with self._mode:
             return self.run(*tree_map_only(Tensor, self._fakes.convert, args))
 
     def propagate_dont_convert_inputs(self, *args: object) -> Any:
-        """Runs the graph on `args` as they are, which are fake already."""
+        """Runs the graph on `args`, which have to be fakes of the mode, and returns its result."""
         self._find_mode(args)
         with self._mode:
             return self.run(*args)
@@ -144,7 +144,7 @@ class FakeTensorProp(Interpreter):
 
     def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
         """Runs the graph as `Interpreter.run` does."""
-        # Of its own, for the loop is a good part of the time: operators on fakes take a microsecond.
+        # Faster than Interpreter's loop, which would take longer than the operators: these take a microsecond on fakes.
         env = self.env = {} if initial_env is None else initial_env
         self.args_iter = iter(self.graph.process_inputs(*args) if enable_io_processing else args)
         last_uses = self.user_to_last_uses if self.garbage_collect_values else {}
@@ -163,7 +163,7 @@ class FakeTensorProp(Interpreter):
         return None
 
     def run_node(self, n: Node) -> Any:
-        """Runs one node and writes its `val`."""
+        """Runs one node and stores its `val`."""
         if has_preserved_node_meta():
             result = super().run_node(n)
         else:
@@ -174,21 +174,21 @@ class FakeTensorProp(Interpreter):
         return result
 
     def get_attr(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The attribute, made fake."""
+        """The attribute, converted to a fake."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, Tensor):
             return self._fakes.lift(value) if target in self._constants else self._fakes.convert(value)
         return self._subgraph(value) if isinstance(value, GraphModule) else value
 
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the function; a subgraph is gone through node by node."""
+        """Calls the function; subgraphs are run node by node."""
         if target is torch.ops.higher_order.invoke_subgraph:
             subgraph, _, *operands = args
             return subgraph(*operands)
         return super().call_function(target, args, kwargs)
 
     def call_module(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the module with fakes of the mode in the place of its parameters and buffers."""
+        """Calls the module with its parameters and buffers replaced by fakes of the mode."""
         assert isinstance(target, str)
         module = self.fetch_attr(target)
         if isinstance(module, GraphModule):
@@ -213,7 +213,7 @@ class FakeTensorProp(Interpreter):
         return value if isinstance(value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool) else None
 
     def _subgraph(self, module: GraphModule) -> GraphModule:
-        """`module` with a forward that propagates; a second object over the same state, for the first is the user's."""
+        """A copy of `module` that shares its state and has a forward that propagates."""
         shadow = self._subgraphs.get(module)
         if shadow is None:
             inner = FakeTensorProp(module, self._mode)
@@ -232,7 +232,7 @@ class FakeTensorProp(Interpreter):
 def _alias(fake: Tensor) -> Tensor:
     if torch._C._len_torch_dispatch_stack() == 0:
         return fake.data
-    with torch._C._DisableTorchDispatch():  # or a mode that records would see it
+    with torch._C._DisableTorchDispatch():  # hidden from modes that record operators
         return fake.data
 
 

@@ -1,4 +1,4 @@
-"""What a model is made of: its layers, the parameters each holds, and the memory they take.
+"""The layers of a model, with their parameters, buffers and memory.
 
 >>> import torch
 >>> from torchfake import fake_mode
@@ -33,31 +33,41 @@ __all__ = ["Layer", "LayerTensor", "fold", "format_bytes", "layer_table", "print
 
 @dataclass(frozen=True)
 class LayerTensor:
-    """A parameter or buffer that a layer holds itself."""
+    """A parameter or buffer of a layer.
+
+    Attributes:
+        size: None for an uninitialised parameter of a lazy module.
+        shared_with: The full name under which the same tensor was counted before; None if it was not.
+    """
 
     name: str
-    size: tuple[int, ...] | None  #: None while a lazy module has not been run
+    size: tuple[int, ...] | None
     dtype: str
     device: str
     is_parameter: bool
     trainable: bool
     numel: int
     nbytes: int
-    shared_with: str | None  #: the full name under which the same tensor was met, and counted, before
+    shared_with: str | None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A module with what is below it. Counts include everything below, and every tensor once."""
+    """A module and its submodules. Counts include the submodules, with every tensor counted once.
 
-    name: str  #: from the root, dotted; empty for the model itself
+    Attributes:
+        name: The dotted name from the root; empty for the model itself.
+        repeats: The number of equal layers that this one represents; see `fold`.
+    """
+
+    name: str
     type: str
     tensors: tuple[LayerTensor, ...]
     children: tuple[Layer, ...]
-    repeats: int = 1  #: how many equal layers this one stands for; see `fold`
+    repeats: int = 1
 
     def walk(self, depth: int | None = None) -> Iterator[Layer]:
-        """This layer and those below it, at most `depth` levels down."""
+        """This layer and its descendants, at most `depth` levels down."""
         yield self
         if depth is None or depth > 0:
             for child in self.children:
@@ -65,22 +75,22 @@ class Layer:
 
     @cached_property
     def parameters(self) -> int:
-        """How many parameters this layer and those below it have."""
+        """The number of elements of all parameters."""
         return sum(tensor.numel for tensor in self._counted() if tensor.is_parameter)
 
     @cached_property
     def trainable(self) -> int:
-        """How many of the parameters require gradients."""
+        """The number of elements of the parameters that require gradients."""
         return sum(tensor.numel for tensor in self._counted() if tensor.trainable)
 
     @cached_property
     def buffers(self) -> int:
-        """How many elements the buffers have."""
+        """The number of elements of all buffers."""
         return sum(tensor.numel for tensor in self._counted() if not tensor.is_parameter)
 
     @cached_property
     def nbytes(self) -> int:
-        """The memory that parameters and buffers take."""
+        """The memory of parameters and buffers in bytes."""
         return sum(tensor.nbytes for tensor in self._counted())
 
     def _counted(self) -> Iterator[LayerTensor]:
@@ -88,7 +98,7 @@ class Layer:
             yield from (tensor for tensor in layer.tensors if tensor.shared_with is None)
 
     def to_json(self) -> dict[str, Any]:
-        """The layer without those below it, as `json.dumps` takes it."""
+        """The layer without its children, in a form that `json.dumps` accepts."""
         return {
             "name": self.name,
             "type": self.type,
@@ -144,7 +154,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def fold(layer: Layer) -> Layer:
-    """Lets one layer stand for equal ones in a row: `layers.0-23`, 24 times, with the counts of all of them.
+    """Replaces consecutive equal layers by one (`layers.0-23`, repeated 24 times) with their counts added up.
 
     >>> import torch
     >>> from torchfake.inspect_model import fold, survey
@@ -168,13 +178,13 @@ def _last(name: str) -> str:
 
 
 def _shape(layer: Layer, prefix: str) -> object:
-    """What two layers have in common when they are equal but for their names."""
+    """A key that is the same for layers that differ only in their names."""
     below = tuple(_shape(child, prefix) for child in layer.children)
     return layer.name.removeprefix(prefix), layer.type, layer.tensors, below
 
 
 def _repeat(layer: Layer, old: str, new: str, times: int) -> Layer:
-    """`layer` and those below it `times` over, with `new` for `old` at the start of their names."""
+    """`layer` and its descendants repeated `times`, with the prefix `old` of their names replaced by `new`."""
     tensors = (
         dataclasses.replace(tensor, numel=tensor.numel * times, nbytes=tensor.nbytes * times)
         for tensor in layer.tensors
@@ -192,7 +202,7 @@ def _repeat(layer: Layer, old: str, new: str, times: int) -> Layer:
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes with the unit that suits it.
+    """A number of bytes with a suitable unit.
 
     >>> format_bytes(512), format_bytes(10_800_000_000)
     ('512 B', '10.1 GiB')
@@ -206,7 +216,7 @@ def format_bytes(count: int) -> str:
 
 
 def layer_table(root: Layer, *, title: str = "", depth: int | None = None) -> Table:
-    """One row per layer. Parameters and memory are those of the layer and of everything below it."""
+    """A table with one row per layer. Parameters and memory include the submodules."""
     table = Table(title=title or None, title_justify="left", header_style="bold", row_styles=["", "dim"])
     table.add_column("layer", overflow="fold")
     table.add_column("type", overflow="fold")
@@ -239,13 +249,13 @@ def _summary(root: Layer) -> Text:
 
 
 def print_layers(root: Layer, *, title: str = "", depth: int | None = None, folded: bool = True) -> None:
-    """Prints table and totals to standard output; a pipe or file gets lines as long as they need to be."""
+    """Prints table and totals to standard output; lines are not wrapped in a pipe or file."""
     print_table(layer_table(fold(root) if folded else root, title=title, depth=depth))
     Console().print(_summary(root), soft_wrap=True)
 
 
 def print_table(table: Table) -> None:
-    """Prints a table; a pipe or file gets lines as long as they need to be."""
+    """Prints a table; lines are not wrapped in a pipe or file."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_width(console, table))

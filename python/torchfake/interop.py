@@ -25,19 +25,19 @@ from torchfake.modes import Mode, current_mode, no_fake_mode
 
 __all__ = ["from_pytorch_fake", "to_pytorch_fake"]
 
-# The mode of PyTorch's that takes the fakes of each of ours, by the address of its state: fakes that were used together
-# can be used together again. Tensors keep their mode alive.
+# PyTorch's mode for each of ours, by the address of its state: fakes that can be used together are converted to fakes
+# that can be used together. Tensors keep their mode alive.
 _counterparts: weakref.WeakValueDictionary[int, PyTorchsMode] = weakref.WeakValueDictionary()
 
 
 def from_pytorch_fake(t: Tensor, mode: Mode | None = None) -> FakeTensor:
     """A fake with the metadata of one of PyTorch's own FakeTensors.
 
-    Tensors that share a storage become fakes that share one; `grad` and `constant` go along. `mode` is the mode of the
-    result; by default the active one, or one with default options.
+    Tensors that share a storage become fakes that share one; `grad` and `constant` are converted too. The result
+    belongs to `mode`, by default the active one, or one with default options.
 
     Raises:
-        TypeError: `t` is no FakeTensor of PyTorch's.
+        TypeError: `t` is not one of PyTorch's FakeTensors.
         UnsupportedFakeTensorException: `t` is sparse or has symbolic sizes.
 
     >>> import torch
@@ -63,8 +63,9 @@ def from_pytorch_fake(t: Tensor, mode: Mode | None = None) -> FakeTensor:
 def to_pytorch_fake(t: Tensor, mode: PyTorchsMode | None = None) -> Tensor:
     """One of PyTorch's own FakeTensors with the metadata of a fake.
 
-    Fakes that share a storage become FakeTensors that share one; `grad` and `constant` go along, and of a wrapper what
-    is inside is converted. `mode` is PyTorch's mode of the result; by default the same one for all fakes of a mode.
+    Fakes that share a storage become FakeTensors that share one; `grad` and `constant` are converted too. A wrapper
+    becomes a wrapper around FakeTensors. The result belongs to `mode`, a mode of PyTorch's; by default the same one for
+    all fakes of a mode.
 
     Raises:
         ValueError: `t` is not fake.
@@ -117,7 +118,7 @@ def _to_pytorch_fake(t: Tensor, mode: PyTorchsMode) -> Tensor:
 
 
 def _with_autograd_of(t: Tensor, converted: AnyTensor, convert: Callable[[Tensor], Tensor]) -> AnyTensor:
-    """Makes `converted`, a leaf so far, a leaf or not as `t` is, with the gradient it has."""
+    """Gives `converted`, a leaf, the same role in autograd and the gradient that `t` has."""
     if converted.requires_grad != t.requires_grad:
         converted.requires_grad_(t.requires_grad)
     if not t.is_leaf:
@@ -128,11 +129,11 @@ def _with_autograd_of(t: Tensor, converted: AnyTensor, convert: Callable[[Tensor
 
 
 def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: Any, **named: Any) -> Any:
-    """Makes PyTorch's FakeTensors say how they are converted, where they meet ours."""
+    """When PyTorch's FakeTensors meet ours, raises an error that says how to convert them."""
     try:
         return original(cls, func, *rest, **named)
     except (AssertionError, RealTensorError) as error:
-        # PyTorch's mode found one of ours, or ours the meta tensor that one of PyTorch's is.
+        # PyTorch's mode got one of our fakes, or ours got one of PyTorch's, which is a meta tensor.
         if not _C.in_fake_mode() and find_fake(tree_leaves((rest, named))) is None:
             raise
         raise MixedModesError(
@@ -143,9 +144,9 @@ def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: 
 
 
 def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """Makes one of PyTorch's functions that suspend modes suspend a FakeTensorMode of ours too, and yield it.
+    """Functions of PyTorch's that suspend modes also suspend, and yield, a FakeTensorMode of ours.
 
-    A `fake_mode` stays: it is there for programs, in whose depths PyTorch suspends its own.
+    A `fake_mode` stays active: PyTorch calls these functions inside ordinary programs.
     """
     mode = current_mode()
     exclusive = mode is not None and mode._state.exclusive
@@ -158,15 +159,14 @@ def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs
             suspended.leave()
 
 
-# One entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours on this thread, innermost
-# last.
+# Per thread, one entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours.
 _suspended = threading.local()
 
 
 def enter_pytorchs_mode(original: Callable[..., Any], self: Any) -> Any:
-    """The innermost mode decides: PyTorch's own FakeTensorMode, entered inside one of ours, suspends it.
+    """The innermost mode applies: PyTorch's own FakeTensorMode, entered inside one of ours, suspends ours.
 
-    PyTorch enters it by itself, to describe a tensor or to ask an operator for its output.
+    PyTorch also enters it itself, to describe a tensor or to infer an operator's output.
     """
     suspended = _C.EnteredNoFakeMode()
     try:
@@ -188,7 +188,7 @@ def leave_pytorchs_mode(original: Callable[..., Any], self: Any, *error: Any) ->
             stack.pop()[2].leave()
 
 
-# The ShapeEnv of the conversion in progress, whose sizes have to be numbers.
+# The ShapeEnv of the conversion in progress, whose sizes must not be symbolic.
 _refused_shape_env: ContextVar[Any] = ContextVar("_refused_shape_env", default=None)
 
 
@@ -202,11 +202,11 @@ def from_tensor(original: Callable[..., Tensor], self: PyTorchsMode, tensor: Ten
 
 
 def create_symintnode(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A ShapeEnv alone does no harm: all its sizes may be numbers."""
+    """Refuses only symbolic sizes: a ShapeEnv can also return integers."""
     size = original(self, *args, **kwargs)
     if self is _refused_shape_env.get() and isinstance(size, torch.SymInt):
         raise DynamicShapesError(
             "a tracer makes sizes symbolic (make_fx with tracing_mode='symbolic', dynamic_shapes) inside a mode of "
-            "torchfake, where they are not supported yet; trace with sizes that are numbers, or outside the mode."
+            "torchfake, where they are not supported yet; trace with integer sizes, or outside the mode."
         )
     return size

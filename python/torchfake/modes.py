@@ -1,4 +1,4 @@
-"""`fake_mode`, `no_fake_mode`, and what every mode has in common: a state of the engine, entered and left."""
+"""`fake_mode`, `no_fake_mode`, and the base class of all modes: a mode state of the engine, entered and left."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing_extensions import deprecated
 from torchfake import _C
 from torchfake.errors import MixedModesError
 
-#: Shows every operator that is answered in the scope of a mode, if the level is DEBUG when it is entered.
+#: Logs every operator run inside a mode if its level is DEBUG when the mode is entered.
 trace_log = logging.getLogger("torchfake.trace")
 
 #: The default of `fake_mode(known_values_limit=...)`.
 KNOWN_VALUES_LIMIT = 16_384
 
-#: What a state can be told after it was made.
+#: The options of a state that can be changed after it was created.
 _OPTIONS = (
     "allow_fallback_kernels",
     "allow_meta",
@@ -40,9 +40,9 @@ _OPTIONS = (
 
 
 class Mode:
-    """A mode of the engine. Each thread enters and leaves it on its own; entering again is allowed."""
+    """A mode of the engine. Each thread enters and leaves it independently, and may enter it repeatedly."""
 
-    #: Attributes that a copy does not take over.
+    #: Attributes that `copy.deepcopy` does not copy.
     _OWN: frozenset[str] = frozenset({"_entered", "_state"})
 
     def __init__(self, state: _C.ModeState) -> None:
@@ -54,7 +54,7 @@ class Mode:
         refuse_pytorchs_mode()
         lifts_cpu_only = torch._C._only_lift_cpu_tensors()
         entered = _C.EnteredFakeMode(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
-        # torch.tensor(..., device="cuda") is then made on the CPU, turned fake, and moved as a fake.
+        # torch.tensor(..., device="cuda") then creates the tensor on the CPU, makes it fake, and moves the fake.
         torch._C._set_only_lift_cpu_tensors(True)
         self._stack().append((entered, lifts_cpu_only))
         return self
@@ -71,11 +71,11 @@ class Mode:
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
-        """A mode of this class over a state that is there already."""
+        """A mode of this class for an existing state."""
         raise NotImplementedError
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Another mode with the same options, and none of the fakes."""
+        """A new mode with the same options; fakes still belong to the original."""
         state = _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
         for option in _OPTIONS:
             setattr(state, option, getattr(self._state, option))
@@ -91,11 +91,11 @@ class Mode:
         return stack
 
 
-class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, so lower case
-    """Makes every tensor created in its scope fake. A context manager, and a decorator.
+class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in torchdistx
+    """Makes every tensor created in its scope fake. A context manager and a decorator.
 
     Args:
-        fake_cuda: Whether devices that this machine lacks may be claimed. If False, asking for one raises
+        fake_cuda: Whether fakes may claim devices that this machine does not have. If False, requesting one raises
             `DeviceNotFakedError`.
         known_values_limit: The largest number of elements for which a fake's values are tracked when they are derived
             from constants by deterministic operators, so that `.item()` or a mask gives the real result. 0 tracks no
@@ -115,7 +115,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
     >>> weights
     tensor(..., device='cuda:0', size=(70000, 1000000), fake=True)
 
-    Modes nest, each thread has its own, and fakes keep working outside:
+    Modes nest, each thread has its own, and fakes can be used outside the mode:
 
     >>> (x + x).device
     device(type='cpu')
@@ -146,7 +146,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # a verb in the ancestor, s
 
     @property
     def fake_cuda(self) -> bool:
-        """Whether devices that this machine lacks may be claimed."""
+        """Whether fakes may claim devices that this machine does not have."""
         return self._state.fake_cuda
 
     @property
@@ -183,7 +183,7 @@ class no_fake_mode(contextlib.ContextDecorator):
 
 
 class in_mode_of:
-    """Enters the mode of a fake, unless the thread is in a mode already: what is made from a fake is fake."""
+    """Enters the mode of a fake unless the thread is in a mode already, so that tensors made from the fake are fake."""
 
     def __init__(self, fake: Tensor) -> None:
         self._fake = fake
@@ -206,7 +206,7 @@ _showing = threading.local()
 
 
 def _show(line: str) -> None:
-    """Logs an operator, unless it is one that a handler of the log runs itself."""
+    """Logs an operator, unless a handler of the log called it."""
     if getattr(_showing, "now", False):
         return
     _showing.now = True
@@ -216,13 +216,13 @@ def _show(line: str) -> None:
         _showing.now = False
 
 
-# The Python side of a state, while somebody holds it. It holds the state, so an address here is that of a live one.
+# The mode object of each state, as long as it is referenced. It keeps its state alive, so addresses stay valid.
 _modes: weakref.WeakValueDictionary[int, Mode] = weakref.WeakValueDictionary()
-_modes_lock = threading.RLock()  # so that two threads that ask for the mode of one state get one mode
+_modes_lock = threading.RLock()  # two threads that ask for the mode of a state get the same object
 
 
 def mode_for(state: _C.ModeState) -> Mode:
-    """The mode with that state; a new one where nobody holds the first any more."""
+    """The mode object of a state; a new one if the previous one is gone."""
     from torchfake.fake_tensor_mode import FakeTensorMode
 
     with _modes_lock:
@@ -233,7 +233,7 @@ def mode_for(state: _C.ModeState) -> Mode:
 
 
 def mode_of(fake: Tensor) -> Mode:
-    """The mode a fake belongs to."""
+    """The mode that a fake belongs to."""
     return mode_for(_C.mode_of(fake))
 
 
@@ -244,9 +244,9 @@ def current_mode() -> Mode | None:
 
 
 def refuse_pytorchs_mode() -> None:
-    """Raises where PyTorch's own FakeTensorMode is active on this thread."""
+    """Raises MixedModesError if PyTorch's own FakeTensorMode is active on this thread."""
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         raise MixedModesError(
-            "PyTorch's own FakeTensorMode is active here; leave it before entering a mode of torchfake. "
+            "PyTorch's own FakeTensorMode is active; leave it before entering a mode of torchfake. "
             "torchfake.from_pytorch_fake converts its tensors."
         )

@@ -1,4 +1,4 @@
-"""What a model computes: every operator of a forward pass, as a graph whose nodes say what they give.
+"""The operators of a model's forward pass, as a graph whose nodes have the metadata of their results.
 
 >>> import torch
 >>> from torchfake import fake_mode
@@ -48,45 +48,57 @@ _KINDS = {"call_function": "call", "placeholder": "input"}
 
 @dataclass(frozen=True)
 class StepTensor:
-    """A tensor that a step gives."""
+    """A tensor that a step returns.
+
+    Attributes:
+        alias_of: The first step that returned a tensor on the same storage; None if the storage is new.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
     device: str
     nbytes: int
-    alias_of: str | None  #: the first step that gave a tensor over the same storage; None where the storage is new
+    alias_of: str | None
 
 
 @dataclass(frozen=True)
 class Step:
-    """A node of the graph, in words."""
+    """A node of the graph.
+
+    Attributes:
+        kind: input, parameter, buffer, constant, call or output.
+        target: The operator, or the name of the parameter, buffer, constant or input.
+        module: The dotted name of the layer that called it; empty for the model itself.
+        inputs: The steps whose results it uses.
+    """
 
     name: str
-    kind: str  #: input, parameter, buffer, constant, call or output
-    target: str  #: the operator, or the name of what is read
-    module: str  #: the layer that called it, dotted; empty for the model itself
-    inputs: tuple[str, ...]  #: the steps whose results it takes
+    kind: str
+    target: str
+    module: str
+    inputs: tuple[str, ...]
     outputs: tuple[StepTensor, ...]
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes: that of its outputs which are no aliases."""
+        """The memory of its outputs that are not aliases, in bytes."""
         return sum(output.nbytes for output in self.outputs if output.alias_of is None)
 
     def to_json(self) -> dict[str, Any]:
+        """The step in a form that `json.dumps` accepts."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A graph, and the tensors its `get_attr` nodes stand for, by their target."""
+    """A graph, and the tensors of its `get_attr` nodes by target."""
 
     graph: Graph
     attributes: dict[str, Tensor]
 
     def steps(self) -> Iterator[Step]:
-        """The nodes, in the order they ran."""
+        """The nodes in execution order."""
         first: dict[int, str] = {}
         for node in self.graph.nodes:
             tensors = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
@@ -113,9 +125,9 @@ def _describe(tensor: Tensor, name: str, first: dict[int, str]) -> StepTensor:
 
 
 def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
-    """Runs `model` on fakes and notes every operator that reaches the engine.
+    """Runs `model` on fakes and records every operator that reaches the engine.
 
-    Unlike `make_fx` it lets a model look at values that are known: the graph is that of the way it then takes.
+    Unlike with `make_fx`, the model may branch on known values; the graph is that of the branches taken.
     """
     recorder = _Recorder(model)
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
@@ -183,7 +195,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _note(self, node: Node, result: Any) -> None:
-        """Writes what `node` gives, and remembers it as the one that gave it."""
+        """Stores the result of `node`, and remembers which node returned it."""
         if self._running:
             node.meta["module"] = self._names[self._running[-1]]
         if isinstance(result, Tensor):
@@ -203,7 +215,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._read(value) if node is None else node
 
     def _read(self, tensor: Tensor) -> Node:
-        """The node for a tensor that no step has given: one of the model's, or a constant."""
+        """A node for a tensor that no step returned: a parameter, a buffer or a constant."""
         kind, name = self._state.get(tensor) or ("constant", f"constant_{len(self.attributes)}")
         self.attributes[name] = tensor
         node = self.graph.create_node("get_attr", name)
@@ -213,7 +225,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The tensor as it is now: later in-place changes of its sizes leave this one alone."""
+    """An alias of the tensor that later in-place changes of its sizes do not affect."""
     return (tensor if is_fake(tensor) else to_fake(tensor)).data
 
 
@@ -221,7 +233,7 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 def step_table(steps: Iterable[Step], *, title: str = "") -> Table:
-    """One row per step. A tensor over the storage of an earlier one takes no memory: the row says whose it is."""
+    """A table with one row per step. Instead of a size in bytes, an alias shows the step that allocated its storage."""
     table = Table(title=title or None, title_justify="left", header_style="bold", row_styles=["", "dim"])
     for column in ("node", "op", "layer", "sizes", "strides", "dtype", "device"):
         table.add_column(column, overflow="fold")
@@ -243,7 +255,7 @@ def step_table(steps: Iterable[Step], *, title: str = "") -> Table:
 
 
 def count_bytes(steps: Sequence[Step]) -> dict[str, int]:
-    """The memory of all storages, by what they are: parameters and buffers, inputs, and what is computed."""
+    """The memory of all storages in bytes, by category: parameters and buffers, inputs, and computed tensors."""
     counted = {"state": 0, "inputs": 0, "computed": 0}
     for step in steps:
         group = {"parameter": "state", "buffer": "state", "constant": "state", "input": "inputs"}.get(step.kind)
@@ -252,7 +264,7 @@ def count_bytes(steps: Sequence[Step]) -> dict[str, int]:
 
 
 def print_steps(steps: Sequence[Step], *, title: str = "") -> None:
-    """Prints table and totals to standard output; a pipe or file gets lines as long as they need to be."""
+    """Prints table and totals to standard output; lines are not wrapped in a pipe or file."""
     print_table(step_table(steps, title=title))
     counted = {name: format_bytes(count) for name, count in count_bytes(steps).items()}
     Console().print(

@@ -179,9 +179,9 @@ def test_a_class_of_transformers_takes_a_local_config(tmp_path: Path) -> None:
         (["BertModle"], "BertModle: no such class in transformers; did you mean BertModel"),
         (["AutoModel"], "AutoModel: has no default configuration; give one with --config"),
         (["BertModel", "--config", "nowhere.json"], "nowhere.json: No such file or directory"),
-        (["torch.nn:Identity", "--config", "x.json"], "--config is for classes of transformers"),
-        (["torch.nn:Identity", "--device", "warp"], "--device warp: no device is called that"),
-        (["torch.nn:Identity", "--dtype", "int8"], "--dtype int8: no floating-point dtype is called that"),
+        (["torch.nn:Identity", "--config", "x.json"], "--config is only for classes of transformers"),
+        (["torch.nn:Identity", "--device", "warp"], "--device warp: no such device"),
+        (["torch.nn:Identity", "--dtype", "int8"], "--dtype int8: no such floating-point dtype"),
         ([":thing"], "expected module:callable"),
     ],
 )

@@ -254,7 +254,7 @@ def test_a_meta_tensor_becomes_a_fake_on_the_device_asked_for() -> None:
 
 def test_a_parameter_is_made_no_constant() -> None:
     mode, parameter = FakeTensorMode(), torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(ValueError, match="a Parameter is no constant"):
+    with pytest.raises(ValueError, match="a Parameter cannot be a constant"):
         mode.fake_tensor_converter.from_real_tensor(mode, parameter, make_constant=True)
 
 
@@ -341,5 +341,5 @@ def test_a_fake_is_no_constant_and_comes_back_as_it_is() -> None:
 def test_a_fake_of_unknown_values_is_no_value_of_another(propagates: bool, name: str) -> None:
     mode = FakeTensorMode(propagate_real_tensors=propagates)
     fake = mode.fake_tensor_converter.from_meta_and_device(mode, torch.empty((), device="meta"), "cpu")
-    with pytest.raises(ValueError, match=f"{name} is a fake tensor whose values are not known"):
+    with pytest.raises(ValueError, match=f"{name} is a fake tensor whose values are unknown"):
         FakeTensor(mode, torch.empty((), device="meta"), "cpu", **{name: fake})

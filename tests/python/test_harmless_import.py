@@ -192,7 +192,7 @@ def test_uninstall_is_refused_while_a_thread_is_in_a_mode() -> None:
         staying = pool.submit(stay)
         inside.wait()
         try:
-            with pytest.raises(ModeActiveError, match="uninstall: 1 modes are entered"):
+            with pytest.raises(ModeActiveError, match="uninstall: 1 modes are active"):
                 torchfake.uninstall()
         finally:
             leave.set()

@@ -241,7 +241,7 @@ def test_stacked_results_of_a_loop_need_its_length() -> None:
     with fake_mode():
         counted = stacked(lambda i: i < 4, lambda i: (i + 1,), (torch.tensor(0),), ())
         assert counted[0].tolist() == [1, 2, 3, 4]
-        with pytest.raises(DynamicOutputShapeException, match="how often the loop runs"):
+        with pytest.raises(DynamicOutputShapeException, match="the number of iterations"):
             stacked(lambda x: x.sum() > 0, lambda x: (x * 2,), (torch.randn(3),), ())
 
 

@@ -142,9 +142,9 @@ def test_a_tensor_and_a_storage_are_both_fake_or_both_real(mode: Callable[[], An
         for context in (entered, contextlib.nullcontext()):
             with context:
                 for storage in (real.untyped_storage(), real.storage()):
-                    with pytest.raises(RealTensorError, match="the storage is one of real tensors"):
+                    with pytest.raises(RealTensorError, match="the storage belongs to a real tensor"):
                         fake.set_(storage)
-                with pytest.raises(RealTensorError, match="the storage is one of fakes"):
+                with pytest.raises(RealTensorError, match="the storage belongs to a fake"):
                     real.set_(fake.untyped_storage(), 0, (3,), (1,))
         assert fake.set_(torch.zeros(2).untyped_storage()).shape == (2,)
     real.set_(torch.zeros(2).untyped_storage())

@@ -223,7 +223,7 @@ def test_a_length_beyond_a_given_configuration_is_refused(tmp_path: Path) -> Non
     [
         (["torch.nn:Identity"], "Identity: takes input; describe them with --input"),
         (["torch.nn:Identity", "--input", "axb"], "--input axb: expected sizes"),
-        (["torch.nn:Identity", "--input", "2", "--device", "warp"], "--device warp: no device is called that"),
+        (["torch.nn:Identity", "--input", "2", "--device", "warp"], "--device warp: no such device"),
         (["no.such.module:thing"], "no.such.module: no such module"),
     ],
 )
