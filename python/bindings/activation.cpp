@@ -1,4 +1,4 @@
-// What torchfake changes in PyTorch, installed late: the Python front is the last change on the list.
+// Activation: the replacements in Python are installed as the last of the changes to PyTorch.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/activation.h>
@@ -9,7 +9,7 @@ namespace torchfake {
 
 namespace {
 
-// Functions of the front; never dropped.
+// The Python functions that install and remove the replacements. Never freed.
 PyObject* g_install = nullptr;
 PyObject* g_remove = nullptr;
 
@@ -27,7 +27,7 @@ void call(PyObject* function) {
   throw carrier;
 }
 
-// The thread that activates may need the interpreter's lock while this one, which has it, waits.
+// Releases the GIL while waiting: the thread that activates may need it.
 void wait_without_gil(void (*wait)(void*), void* argument) {
   if (Py_IsInitialized() != 0 && PyGILState_Check() == 1) {
     pybind11::gil_scoped_release released;
@@ -44,7 +44,7 @@ void bind_activation(pybind11::module_& module) {
   module.def(
       "_set_front",
       [](pybind11::object install, pybind11::object remove) {
-        TORCH_CHECK_VALUE(g_install == nullptr, "_set_front: there is one front in a process");
+        TORCH_CHECK_VALUE(g_install == nullptr, "_set_front: the functions are already set");
         g_install = install.release().ptr();
         g_remove = remove.release().ptr();
         static const RegisterChange front(Span::kOnceActive, {[] { call(g_install); }, [] { call(g_remove); }});

@@ -1,4 +1,4 @@
-// What each binding file adds to the module.
+// Each function adds the bindings of one file to the module.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,7 +18,7 @@ void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
 void bind_stand_in(pybind11::module_& module);
 
-// A recorder that hands each operator, as a line of text, to a function of Python.
+// A recorder that passes each operator, as a line of text, to a Python function.
 std::shared_ptr<OpRecorder> python_trace(pybind11::function show);
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// The shape cache: what it holds, and its switches.
+// The shape cache: statistics, limits and scopes.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/cache/shape_cache.h>
@@ -9,7 +9,7 @@ namespace torchfake {
 
 namespace {
 
-// A scope of the cache, ended explicitly as Python's context managers do.
+// A scope of the cache, left explicitly by Python's context managers.
 template <typename Scope>
 class EnteredScope {
  public:

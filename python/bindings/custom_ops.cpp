@@ -1,4 +1,4 @@
-// What Python knows of operators that somebody defined.
+// Custom operators: whether one has a fake implementation registered in Python.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -10,8 +10,7 @@ namespace torchfake {
 
 namespace {
 
-// A function of the operator's name. Never dropped: a call on another thread may be inside it. Read and written with the
-// GIL held.
+// Takes the operator's name. Never freed, since another thread may be calling it. Accessed with the GIL held.
 PyObject* g_has_fake_impl = nullptr;
 
 bool find_fake_impl(const c10::OperatorHandle& op) {

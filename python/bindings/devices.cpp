@@ -1,4 +1,4 @@
-// Absent devices: Python's own initialisation of them is turned off, and its error kept for real tensors.
+// Absent devices: turns off their initialisation by Python, and raises its error for real tensors.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
@@ -17,16 +17,16 @@ namespace torchfake {
 
 namespace {
 
-// The type that `name` names: "cuda", "cuda:1". Throws c10::ValueError for a name of none.
+// The device type in `name` ("cuda", "cuda:1"). Throws c10::ValueError if there is none of that name.
 c10::DeviceType type_named(const std::string& name) {
   try {
     return c10::Device(name).type();
   } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(false, "no device is called '", name, "'");
+    TORCH_CHECK_VALUE(false, "there is no device '", name, "'");
   }
 }
 
-// torch.cuda._lazy_init() and its like raise what a program without torchfake would have seen.
+// Calls torch.cuda._lazy_init() or its equivalent, which raises the error that PyTorch raises without torchfake.
 void raise_as_uninitialised(c10::DeviceType type) {
   if (Py_IsInitialized() == 0) {
     return;
@@ -46,8 +46,8 @@ void raise_as_uninitialised(c10::DeviceType type) {
   }
 }
 
-// Python's initialisation of absent devices, left out while there are fakes: those outside the mode move between devices
-// too. What it would have raised for a real tensor comes from raise_as_uninitialised().
+// Whether Python initialises absent devices. It does not while fakes exist, since they are also moved between devices
+// outside the mode. For real tensors raise_as_uninitialised() raises its error.
 void set_initialisation(bool required) {
   for (const c10::DeviceType type : {c10::kCUDA, c10::kXPU, c10::kHPU, c10::kMTIA}) {
     if (is_absent(type)) {
@@ -56,8 +56,8 @@ void set_initialisation(bool required) {
   }
 }
 
-// A backend of somebody else's: its error cannot be kept (it may register a fallback of its own), so its initialisation
-// is left out only while a thread is in a mode.
+// The same for a third-party backend. Its error cannot be raised for it (it may register its own fallback), so its
+// initialisation is turned off only while a thread is in a mode.
 void set_initialisation_of_others(bool required) {
   if (is_absent(c10::kPrivateUse1)) {
     torch::utils::set_requires_device_init(c10::kPrivateUse1, required);
@@ -78,14 +78,14 @@ void bind_devices(pybind11::module_& module) {
       torch::wrap_pybind_function(
           [](c10::Device device) { return at_the_boundary([&] { return default_claimed_generator(device); }); }),
       pybind11::arg("device"));
-  // Makes `index` the current device of an absent type, on this thread; None leaves it. Returns what it was.
+  // Sets the current device of an absent type on this thread, unless `index` is None. Returns the previous index.
   module.def(
       "exchange_device",
       [](const std::string& type, std::optional<int> index) {
         const c10::DeviceType device_type = type_named(type);
         TORCH_CHECK_VALUE(
             !index || (*index >= 0 && *index < std::numeric_limits<c10::DeviceIndex>::max()),
-            "exchange_device: indices from 0 to 126 can be claimed, got ",
+            "exchange_device: expected an index from 0 to 126, got ",
             index.value_or(0));
         const auto* guard = c10::impl::getDeviceGuardImpl(device_type);
         const c10::Device before = guard->getDevice();

@@ -1,4 +1,4 @@
-// Errors of the engine as Python exceptions, whichever of PyTorch's functions they pass through.
+// Converts errors of the engine to Python exceptions, whichever function of PyTorch they propagate through.
 #include <torch/csrc/Exceptions.h>
 #include <torchfake/core/errors.h>
 
@@ -18,9 +18,9 @@ void throw_as_python(const FakeTensorError& error) {
   pybind11::gil_scoped_acquire gil;
   pybind11::object exception = pybind11::reinterpret_borrow<pybind11::object>(g_make_exception)(
       static_cast<int>(error.kind()), error.op(), error.what_without_backtrace());
-  TORCH_CHECK_TYPE(PyExceptionInstance_Check(exception.ptr()), "the factory of exceptions returned something else");
+  TORCH_CHECK_TYPE(PyExceptionInstance_Check(exception.ptr()), "the exception factory did not return an exception");
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  // PyTorch's carrier for a Python error: it survives autograd's threads and every layer of the dispatcher.
+  // PyTorch's C++ exception for a Python error, which autograd's threads and the dispatcher pass on.
   python_error carrier;
   carrier.persist();
   throw carrier;

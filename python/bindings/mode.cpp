@@ -1,4 +1,4 @@
-// The mode, entered and left explicitly as Python's context managers do.
+// Modes, entered and left explicitly by Python's context managers.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
@@ -21,7 +21,7 @@ class EnteredMode {
       : mode_(std::make_unique<Mode>(std::forward<Args>(args)...)), thread_(std::this_thread::get_id()) {}
 
   ~EnteredMode() {
-    // Dropped without leave() (an interpreter that is shutting down): another thread's state is not ours to touch.
+    // Destroyed without leave() (the interpreter is shutting down): the state of another thread must not be touched.
     if (mode_ && std::this_thread::get_id() != thread_) {
       (void)mode_.release();
     }
@@ -68,7 +68,7 @@ std::optional<c10::DeviceType> device_type(const std::optional<std::string>& nam
   try {
     return c10::Device(*name).type();
   } catch (const c10::Error&) {
-    TORCH_CHECK_VALUE(false, "prefer_device_type: no device is called '", *name, "'");
+    TORCH_CHECK_VALUE(false, "prefer_device_type: there is no device '", *name, "'");
   }
 }
 
@@ -127,14 +127,14 @@ void bind_state(py::module_& module) {
 
 }  // namespace
 
-// A method is bound as a function of a reference: None is no object then, where it would be a null `this`.
+// Methods are bound as functions of a reference, so that None raises a TypeError instead of being a null `this`.
 void bind_mode(py::module_& module) {
   bind_state(module);
   py::class_<EnteredFakeMode>(module, "EnteredFakeMode")
       .def(
           py::init([](ModePtr state) { return std::make_unique<EnteredFakeMode>(std::move(state)); }),
           py::arg("state").none(false))
-      // With a function that is shown each operator of the scope; None for none, whatever the scope around it has.
+      // `show` is called with each operator of the scope; None for no function, even if the outer scope has one.
       .def(
           py::init([](ModePtr state, const std::optional<py::function>& show) {
             return std::make_unique<EnteredFakeMode>(std::move(state), show ? python_trace(*show) : nullptr);

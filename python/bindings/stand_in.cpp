@@ -1,4 +1,4 @@
-// StandIn: a function in the place of one of PyTorch's, which calls it unless a condition holds. See _patches.py.
+// StandIn: replaces a function of PyTorch's, and calls the original unless a condition holds. See _patches.py.
 #include <Python.h>
 #include <structmember.h>
 #include <torch/csrc/Storage.h>
@@ -15,13 +15,13 @@ namespace torchfake {
 
 namespace {
 
-// When a stand-in calls its own function. Asked on every call, and of real tensors too, so each costs nanoseconds.
+// When a stand-in calls its own function. Evaluated on every call, also for real tensors, so each takes nanoseconds.
 enum class When : uint8_t {
   kInMode,  // this thread is in a mode
   kGivenFake,  // one of the arguments is a fake
   kInModeOrGivenFake,
-  kFakesExist,  // a fake may be within reach: see fakes_exist()
-  kGivenMetaStorage,  // the first argument is a storage without data, as fakes have
+  kFakesExist,  // a fake may be reachable: see fakes_exist()
+  kGivenMetaStorage,  // the first argument is a storage without data, like that of a fake
   kInModeOrGivenMetaStorage,
   kAlways,
 };
@@ -39,7 +39,7 @@ StandIn* of(PyObject* object) {
   return reinterpret_cast<StandIn*>(object);
 }
 
-// The keys of fakes, and of what is_fake() looks through.
+// The dispatch keys of fakes and of the wrappers that is_fake() looks through.
 constexpr c10::DispatchKeySet kFakeOrWrapper(
     {c10::DispatchKey::Fake, c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Functionalize});
 
@@ -57,7 +57,7 @@ bool is_given_fake(PyObject* const* args, Py_ssize_t count) {
   return false;
 }
 
-// TypedStorage, which is written in Python, has the storage in an attribute.
+// TypedStorage is a Python class with the storage in an attribute.
 bool is_meta_storage(PyObject* object) {
   if (PyObject_TypeCheck(object, &THPStorageType) != 0) {
     const c10::Storage& storage = THPStorage_Unpack(object);
@@ -108,7 +108,7 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags_and_count
   return PyObject_Vectorcall(self->function, with_original.data(), static_cast<size_t>(positional) + 1, names);
 }
 
-// ---- What else a function can be asked: as its original --------------------------------------------------------------
+// ---- Attributes and comparison: those of the original ---------------------------------------------------------------
 
 PyObject* get_original(PyObject* self, void* /*closure*/) {
   Py_INCREF(of(self)->original);
@@ -116,7 +116,7 @@ PyObject* get_original(PyObject* self, void* /*closure*/) {
 }
 
 PyObject* get_attribute(PyObject* self, PyObject* name) {
-  // Every type has these of its own.
+  // Every type defines these itself.
   if (PyUnicode_CompareWithASCIIString(name, "__module__") == 0 ||
       PyUnicode_CompareWithASCIIString(name, "__doc__") == 0) {
     return PyObject_GetAttr(of(self)->original, name);
@@ -143,7 +143,7 @@ Py_hash_t hash(PyObject* self) {
   return PyObject_Hash(of(self)->original);
 }
 
-// Equal to the original: PyTorch and programs keep tables by function, and may have made them before or after.
+// Equal to the original: PyTorch and programs have tables keyed by function, filled before or after the replacement.
 PyObject* compare(PyObject* self, PyObject* other, int operation) {
   if (operation != Py_EQ && operation != Py_NE) {
     Py_RETURN_NOTIMPLEMENTED;
@@ -163,7 +163,7 @@ PyObject* bind(PyObject* self, PyObject* instance, PyObject* /*owner*/) {
   return PyMethod_New(self, instance);
 }
 
-// In the place of an attribute that is computed: a property, or one of C.
+// For computed attributes: a property, or a getset descriptor of C.
 PyObject* get_value(PyObject* self, PyObject* instance, PyObject* owner) {
   PyObject* original = of(self)->original;
   if (instance == nullptr || !holds(of(self)->when, &instance, 1, 1)) {
@@ -187,7 +187,7 @@ int set_value(PyObject* self, PyObject* instance, PyObject* value) {
   return -1;
 }
 
-// A function of Python goes into a pickle by its name, where the stand-in is found again; others as they say.
+// A Python function is pickled by name, under which the stand-in is found again; others by their own __reduce__.
 PyObject* reduce(PyObject* self, PyObject* protocol) {
   PyObject* original = of(self)->original;
   if (PyFunction_Check(original) != 0) {
@@ -225,7 +225,7 @@ void destroy(PyObject* self) {
 enum class Kind : uint8_t { kFunction, kMethod, kAttribute };
 
 PyTypeObject* make_type(Kind kind) {
-  // By the last two PyTorch's compilers find the function to compile in the place of one in Python that wraps it.
+  // With the last two, PyTorch's compilers find the Python function that a wrapper wraps.
   static std::array<PyGetSetDef, 4> attributes = {{
       {"__wrapped__", &get_original, nullptr, nullptr, nullptr},
       {"__original_fn", &get_original, nullptr, nullptr, nullptr},
@@ -258,7 +258,7 @@ PyTypeObject* make_type(Kind kind) {
     slots.push_back({Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)});
     flags |= Py_TPFLAGS_HAVE_VECTORCALL;
   }
-  // Bound to an instance where it is found in a class, or not, as its original is.
+  // Binds to an instance if the original does.
   if (kind == Kind::kMethod) {
     slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&bind)});
     flags |= Py_TPFLAGS_METHOD_DESCRIPTOR;
@@ -292,7 +292,7 @@ pybind11::object make_stand_in(pybind11::object original, pybind11::object funct
   of(made)->original = original.release().ptr();
   of(made)->function = function.release().ptr();
   of(made)->vectorcall = &call;
-  // What is written in C is always called in the same way.
+  // A function implemented in C is always called in the same way.
   PyObject* made_for = of(made)->original;
   vectorcallfunc direct = PyFunction_Check(made_for) != 0 ? nullptr : PyVectorcall_Function(made_for);
   of(made)->call_original = direct == nullptr ? &PyObject_Vectorcall : direct;

@@ -23,13 +23,13 @@ bool is_plain_fake(const at::Tensor& tensor) {
   return tensor.defined() && as_fake(tensor) != nullptr;
 }
 
-// Whether the values of a fake are known, however many they are.
+// Whether the values of a fake are known, whatever their number.
 bool has_known_values(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
   return fake != nullptr && is_in_memory(*fake);
 }
 
-// The values of a fake, where its mode knows them: a copy, or what stands behind the fake itself.
+// The values of a fake if its mode tracks them: a copy, or the tensor that the engine updates.
 std::optional<at::Tensor> known_values_of(const at::Tensor& tensor, bool copy) {
   const FakeTensorImpl* fake = as_fake(tensor);
   std::optional<at::Tensor> values =
@@ -46,7 +46,7 @@ std::optional<at::Tensor> known_values_of(const at::Tensor& tensor, bool copy) {
   return values;
 }
 
-// Throws where no fake uses the storage.
+// Throws c10::ValueError if no fake uses the storage.
 void require_fake(const c10::Storage& storage, const char* function) {
   TORCH_CHECK_VALUE(
       claimed_device_of(storage.unsafeGetStorageImpl()),
@@ -55,8 +55,8 @@ void require_fake(const c10::Storage& storage, const char* function) {
 }
 
 void check_weights(const std::vector<at::Tensor>& weights, int64_t mode, int64_t hidden_size, int64_t layers) {
-  TORCH_CHECK_VALUE(mode >= 0 && mode <= 3, "flatten_weights: there are networks 0 to 3, got ", mode);
-  constexpr int64_t kMost = int64_t{1} << 20;  // so that their product is a number of elements
+  TORCH_CHECK_VALUE(mode >= 0 && mode <= 3, "flatten_weights: expected a network from 0 to 3, got ", mode);
+  constexpr int64_t kMost = int64_t{1} << 20;  // so that their product does not overflow
   TORCH_CHECK_VALUE(
       hidden_size > 0 && hidden_size < kMost && layers > 0 && layers < kMost,
       "flatten_weights: expected a hidden size and a number of layers, got ",
@@ -170,7 +170,7 @@ void bind_tensors(pybind11::module_& module) {
       torch::wrap_pybind_function([](const at::Tensor& real, const ModePtr& mode) {
         return at_the_boundary([&] {
           if (as_fake(real) != nullptr) {
-            return from_tensor(real, mode);  // itself, or what stands for a fake of another mode
+            return from_tensor(real, mode);  // itself, or the fake of a fake of another mode
           }
           at::Tensor fake = lift(real, mode, /*copy=*/true);
           remember_converted(real, fake);

@@ -1,4 +1,4 @@
-// The trace of every operator a mode has answered, as lines of text.
+// Logs every operator of a mode as a line of text.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <pybind11/stl.h>
@@ -45,7 +45,7 @@ void describe(std::ostream& out, const c10::IValue& value) {
   }
 }
 
-// Hands each line to a Python function: "aten::add.Tensor(Float[2, 3]@cuda:0, 1, 1) -> Float[2, 3]@cuda:0".
+// Passes each line to a Python function: "aten::add.Tensor(Float[2, 3]@cuda:0, 1, 1) -> Float[2, 3]@cuda:0".
 class PythonTrace final : public OpRecorder {
  public:
   explicit PythonTrace(pybind11::function show) : show_(show.release().ptr()) {}

@@ -404,7 +404,7 @@ def test_a_stand_in_takes_functions_alone() -> None:
 
 
 def test_the_front_is_installed_once() -> None:
-    with pytest.raises(ValueError, match="one front"):
+    with pytest.raises(ValueError, match="already set"):
         _C._set_front(patches.install, patches.remove)
 
 
