@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 
 from torchfake import _C
@@ -133,3 +135,19 @@ def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
 
 
 _C._set_exception_factory(_make_exception)
+
+#: What PyTorch's kernels in Python raise where they were not written for their arguments. All else is for callers.
+_MISTAKES = (AttributeError, KeyError, NameError, ZeroDivisionError)
+
+
+def _describe_failure(error: BaseException) -> tuple[bool, str] | None:
+    """Whether it is an assertion, and what a kernel failed of, or None for an error that callers are meant to meet."""
+    is_assertion = isinstance(error, AssertionError)
+    if not is_assertion and not isinstance(error, _MISTAKES):
+        return None
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    text = str(error) if is_assertion else f"{type(error).__name__}: {error}"
+    return is_assertion, text or "".join(f"`{frame.line}` in {frame.name}" for frame in where)
+
+
+_C._set_failure_describer(_describe_failure)

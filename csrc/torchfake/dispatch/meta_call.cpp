@@ -10,6 +10,7 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/core/kernel_failures.h>
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/core/scoped.h>
 #include <torchfake/values/known_values.h>
@@ -130,11 +131,21 @@ bool has_kernel_on_meta(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-// The kernel may be one of Python's, which can read any setting.
+// The kernel may be one of Python's, which can read any setting. PyTorch's own state what they expect of arguments in
+// assertions, too; an operator that somebody defined fails as its author wrote it.
 void call_on_meta_key(Call& call) {
   Scoped passes_python(CallContext::current()->passes_python, true);
   KernelEnvironment::note_all();
-  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  try {
+    call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (call.traits.is_builtin) {
+      refuse_kernel_failure(call.op_name(), error);
+    }
+    throw;
+  }
 }
 
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
