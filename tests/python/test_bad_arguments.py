@@ -138,6 +138,21 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         R(2, 3), None, None, R(3), R(3), True, 0.1, 1e-5, out=R(0), save_mean=R(0), save_invstd=doubled(0)
     )[0],
     "binomial of two dtypes": lambda: torch.binomial(doubled(3), R(3)),
+    "an out= form of what the CPU has no kernel for": lambda: aten.miopen_batch_norm.out(
+        R(2, 3), R(3), None, R(3), R(3), False, 0.1, 1e-5, out0=R(0), out1=R(0), out2=R(0)
+    )[0],
+    "an out= form that every device shares, of integers": lambda: aten._batch_norm_with_update.out(
+        whole(2, 3),
+        None,
+        None,
+        *[whole(3)] * 2,
+        1.0,
+        1e-5,
+        out=whole(0),
+        save_mean=whole(0),
+        save_invstd=whole(0),
+        reserve=whole(0),
+    )[0],
 }
 
 

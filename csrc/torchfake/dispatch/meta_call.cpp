@@ -13,6 +13,7 @@
 #include <torchfake/core/kernel_failures.h>
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/core/scoped.h>
+#include <torchfake/dispatch/refusals.h>
 #include <torchfake/values/known_values.h>
 
 #include <atomic>
@@ -159,6 +160,7 @@ void call_composite(Call& call, c10::DispatchKey key) {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
     Scoped kind(CallContext::current()->in_python_kernel, true);
+    Scoped composite(CallContext::current()->in_composite, false);
     call_on_meta_key(call);
   };
   try {
@@ -177,6 +179,8 @@ void call_composite(Call& call, c10::DispatchKey key) {
 }
 
 void run_kernel(Call& call) {
+  bool& in_composite = CallContext::current()->in_composite;
+  Scoped composite(in_composite, in_composite && composite_key(call).has_value());
   if (call.traits.kernel != nullptr) {
     numbers_to_meta(call);
     call.traits.kernel->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
@@ -276,6 +280,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   CallContext& context = *CallContext::current();
   InKernel in_kernel;
   Scoped claimed(context.claimed_device, device);
+  Scoped composite(context.in_composite, true);  // unless run_kernel finds another
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.kernel != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
@@ -355,6 +360,9 @@ void nested_call(Call& call) {
     return;  // the argument is what it returns
   }
   stop_if_cast(call);
+  if (CallContext::current()->in_composite) {
+    check_kernels(call, CallContext::current()->claimed_device);
+  }
   if (call.traits.data_dependent) {
     CallContext::current()->is_unkeyed = true;
     if (answer_with_known_value(call)) {
@@ -377,6 +385,7 @@ void nested_call(Call& call) {
   ask_for_meta(call);
   if (call.traits.kernel == nullptr && CallContext::current()->in_python_kernel) {
     // Not the composite: Python's kernel may be what it has called.
+    Scoped composite(CallContext::current()->in_composite, false);
     lending_devices(call, [&] { call_on_meta_key(call); });
   } else {
     lending_devices(call, [&] { run_kernel(call); });

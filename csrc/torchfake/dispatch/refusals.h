@@ -9,6 +9,9 @@ namespace torchfake {
 // UnsupportedFakeTensorException where the call asks for a layout that a fake cannot have.
 void check_refusals(const Call& call, c10::Device device);
 
+// The part of it that concerns kernels: throws where `device` has none for the operator, or none for these dtypes.
+void check_kernels(const Call& call, c10::Device device);
+
 // Throws UnsupportedFakeTensorException.
 [[noreturn]] void refuse_layout(const Call& call);
 
