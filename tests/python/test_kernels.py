@@ -26,6 +26,10 @@ CALLS: dict[str, Callable[[], Tensor]] = {
     "replication_pad2d": lambda: F.pad(image(2, 3, 4, 4), (-1, 1, 0, 0), mode="replicate"),
     "conv_transpose3d of one image": lambda: F.conv_transpose3d(image(1, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
     "conv_transpose3d of two images": lambda: F.conv_transpose3d(image(2, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
+    "conv3d of one image": lambda: F.conv3d(image(1, 4, 3, 3, 3), image(2, 4, 2, 2, 2)),
+    "conv3d of two images": lambda: F.conv3d(image(2, 4, 3, 3, 3), image(2, 4, 2, 2, 2)),
+    "conv3d, dilated": lambda: F.conv3d(image(1, 4, 5, 5, 5), image(2, 4, 2, 2, 2), dilation=2),
+    "conv3d in float16": lambda: F.conv3d(image(2, 4, 3, 3, 3).half(), image(2, 4, 2, 2, 2).half()),
     "max_pool1d": lambda: F.max_pool1d(torch.ones(4, 3, 10).transpose(0, 1), 3, 2),
     "native_dropout_backward": lambda: torch.ops.aten.native_dropout_backward(
         torch.ones(3, dtype=torch.int64), torch.ones(3).bool(), 2.0
