@@ -71,9 +71,10 @@ constexpr Row kRows[] = {
     {"from_file", [](Facts& facts) { facts.reads_files = true; }},
     {"mm bmm addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ mv addmv addmv_ dot vdot linear _addmm_activation "
      "convolution "
-     "_convolution convolution_overrideable mkldnn_rnn_layer _cudnn_rnn _int_mm _scaled_mm _grouped_mm "
-     "_scaled_grouped_mm _scaled_dot_product_flash_attention_for_cpu",
+     "_convolution convolution_overrideable mkldnn_rnn_layer _cudnn_rnn _grouped_mm "
+     "_scaled_dot_product_flash_attention_for_cpu",
      [](Facts& facts) { facts.is_product = true; }},
+    {"_int_mm _scaled_mm _scaled_grouped_mm", [](Facts& facts) { facts.is_byte_product = true; }},
     {"c10d::broadcast_", [](Facts& facts) { facts.is_broadcast = true; }},
 
     // ---- Arguments and outputs
