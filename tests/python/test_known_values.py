@@ -485,3 +485,14 @@ def test_a_copy_of_unknown_values_ends_what_was_known() -> None:
             with pytest.raises(DataDependentOutputException):
                 tensor.sum().item()
             assert tensor.fill_(2.0).sum().item() == 8.0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
+def test_one_element_is_unique_whatever_it_is(unique: Any, device: str) -> None:
+    for sizes in ((), (1,), (1, 1)):
+        real = unique(torch.rand(sizes), return_inverse=True, return_counts=True)
+        with fake_mode():
+            found = unique(torch.rand(sizes, device=device), return_inverse=True, return_counts=True)
+            assert unique(torch.rand(sizes, device=device)).shape == (1,)
+        assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]

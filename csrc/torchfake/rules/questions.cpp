@@ -119,6 +119,25 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(places), at::empty({0}, self.options().dtype(c10::kLong)));
 }
 
+// _unique2(self, sorted, return_inverse, return_counts) and unique_consecutive(self, return_inverse, return_counts, dim)
+// of one element: whatever it is, it is there once.
+template <size_t kReturnInverse>
+RuleResult unique_of_one(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const bool has_dim = call.num_args() > kReturnInverse + 2 && !call.arg(kReturnInverse + 2).isNone();
+  if (self.numel() != 1 || has_dim) {
+    return RuleResult::kContinue;
+  }
+  const at::TensorOptions indices = self.options().dtype(c10::kLong);
+  const std::vector<int64_t> nothing{0};
+  const std::vector<int64_t> one{1};
+  return answer_with(
+      call,
+      at::empty(one, self.options()),
+      at::empty(call.arg(kReturnInverse).toBool() ? self.sizes() : c10::IntArrayRef(nothing), indices),
+      at::empty(call.arg(kReturnInverse + 1).toBool() ? one : nothing, indices));
+}
+
 // Every place of a tensor, as nonzero gives them: which they are follows from its sizes.
 RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) {
   at::Tensor places;
@@ -154,6 +173,8 @@ RuleList question_rules() {
       {"allclose", &allclose},
       {"_local_scalar_dense.", &local_scalar_dense},
       {"_unique", &unique},
+      {"_unique2.", &unique_of_one<2>},
+      {"unique_consecutive.", &unique_of_one<1>},
       {"nonzero.", &nonzero},
   };
 }
