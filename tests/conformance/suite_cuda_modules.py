@@ -35,4 +35,4 @@ def subjects() -> list[str]:
 def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
     info = next(info for info in module_db if info.name == subject)
     wanted = (call for call in calls(info, scope.limit) if call.variant.split()[0] in scope.dtypes)
-    yield from RECORD.cases(engine, NAME, subject, wanted)
+    yield from RECORD.cases(engine, NAME, subject, wanted, scope)
