@@ -41,7 +41,7 @@ class Worker:
             return contextlib.nullcontext()
         import torchfake
 
-        return torchfake.fake_mode(known_values=0) if self.side == WITHOUT_VALUES else torchfake.fake_mode()
+        return torchfake.fake_mode(known_values_limit=0) if self.side == WITHOUT_VALUES else torchfake.fake_mode()
 
     def _counts(self) -> tuple[int, int]:
         """Operators that the cache answered, and others."""

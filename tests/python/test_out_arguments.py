@@ -160,7 +160,7 @@ def test_points_between_unknown_numbers_fill_an_argument_of_any_shape(
         return space(torch.ones(()), 2.0, steps, out=torch.ones(size)).shape
 
     real = shape()
-    with fake_mode(known_values=0):
+    with fake_mode(known_values_limit=0):
         assert shape() == real
 
 
