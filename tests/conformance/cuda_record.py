@@ -8,6 +8,7 @@ The tools that write them need a GPU, and no torchfake.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import gzip
 import itertools
@@ -31,6 +32,7 @@ from compare import (
     difference,
     judge_against_record,
     normal_stride,
+    other_values,
     settle,
     shown_on_the_cpu,
     tensors_in,
@@ -144,9 +146,22 @@ def _compare_with(engine: Engine, call: Call, rows: list[Any] | None, error: str
         return Result(NOT_MATCHED, "it ended the process")
     return settle(
         engine,
-        functools.partial(_compare, engine, call, rows, error or ""),
+        functools.partial(_compare_with_values, engine, call, rows, error or ""),
         lambda: shown_on_the_cpu(call.function, call.arguments, call.with_gradients),
     )
+
+
+def _compare_with_values(engine: Engine, call: Call, rows: list[Any] | None, error: str, known: bool) -> Result:
+    """Where values decide, those on record may be others: releases draw half-precision numbers in different ways.
+
+    Then a fake that knows other values has to answer as the GPU did.
+    """
+    result = _compare(engine, call, rows, error, known)
+    if known and result.outcome == DIFFERENT:
+        for arguments in other_values(call.arguments):
+            if _compare(engine, dataclasses.replace(call, arguments=arguments), rows, error, known).outcome == SAME:
+                return Result(SAME)
+    return result
 
 
 def _compare(engine: Engine, call: Call, rows: list[Any] | None, error: str, known: bool) -> Result:
