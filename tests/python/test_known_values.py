@@ -496,3 +496,14 @@ def test_one_element_is_unique_whatever_it_is(unique: Any, device: str) -> None:
             found = unique(torch.rand(sizes, device=device), return_inverse=True, return_counts=True)
             assert unique(torch.rand(sizes, device=device)).shape == (1,)
         assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
+def test_one_slice_is_unique_whatever_it_holds(unique: Any, device: str) -> None:
+    real = unique(torch.rand(3, 1, 2), dim=1, return_inverse=True, return_counts=True)
+    with fake_mode():
+        found = unique(torch.rand(3, 1, 2, device=device), dim=1, return_inverse=True, return_counts=True)
+        with pytest.raises(DynamicOutputShapeException):
+            unique(torch.rand(3, 1, 2, device=device), dim=0)
+    assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]
