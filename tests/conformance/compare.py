@@ -244,9 +244,26 @@ def values_decide(function: Callable[..., Any], arguments: Any, real: Observatio
                 return True
         elif other.error is None and (other.rows != real.rows or other.values != real.values):
             return True
+    if real.error is None and any(map(_repeats, tensors_in(arguments))):
+        # Elements in one place have one value. That it is one is not in the sizes, by which an operator is judged.
+        apart = pytree.tree_map_only(torch.Tensor, _apart, arguments)
+        return values_decide(function, apart, observe_real(function, apart, with_gradients), with_gradients)
     return real.error is None and (
         asks_for_data(function, arguments, with_gradients) or reads_values(function, arguments, with_gradients)
     )
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    return is_dense(tensor) and any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, each element in a place of its own."""
+    if not _repeats(tensor):
+        return tensor
+    return tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
 
 
 #: What PyTorch says where it would have to read data that is not there.
