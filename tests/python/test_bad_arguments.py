@@ -153,6 +153,7 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         save_invstd=whole(0),
         reserve=whole(0),
     )[0],
+    "an out= form whose plain form has no half": lambda: torch.linalg.det(R(3, 3).half(), out=R(0).half()),
 }
 
 
@@ -185,6 +186,10 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "blocks of half under autocast": lambda: under_autocast(lambda: torch.block_diag(R(2, 2).half())),
     "rolling half without autocast": lambda: R(3).half().roll(1),
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
+    "a difference that a number makes float": lambda: torch.ones(3, dtype=torch.uint16) - 1.5,
+    "a quotient of complex numbers that is not rounded": lambda: torch.div(
+        complex_of(3), complex_of(3), rounding_mode=None
+    ),
 }
 
 
