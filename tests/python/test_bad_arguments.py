@@ -154,6 +154,12 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         reserve=whole(0),
     )[0],
     "an out= form whose plain form has no half": lambda: torch.linalg.det(R(3, 3).half(), out=R(0).half()),
+    "oneDNN's convolution of double, into an argument": lambda: aten.mkldnn_convolution.out(
+        doubled(1, 2, 3, 2), doubled(2, 2, 2, 2), None, [0, 0], [1, 1], [1, 1], 1, out=doubled(0)
+    ),
+    "the gradient of weights in bags that are floats": lambda: aten._embedding_bag_per_sample_weights_backward.out(
+        R(1, 2), R(3, 2), whole(3), whole(1), R(3), 0, out=R(0)
+    ),
 }
 
 
@@ -190,6 +196,7 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "a quotient of complex numbers that is not rounded": lambda: torch.div(
         complex_of(3), complex_of(3), rounding_mode=None
     ),
+    "a gradient of hardswish beside integers": lambda: aten.hardswish_backward(doubled(3), whole(3)),
 }
 
 

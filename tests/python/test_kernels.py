@@ -222,6 +222,21 @@ def test_one_image_is_left_as_it_is_by_slow_conv_transpose2d():
         assert image.shape == (2, 3, 3)
 
 
+@pytest.mark.parametrize("with_out", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_one_image_gives_a_batch_as_the_real_slow_conv_transpose2d(contiguous, with_out):
+    def shape() -> torch.Size:
+        image = torch.ones(4, 3, 4)[..., ::2]
+        arguments = (image.contiguous() if contiguous else image, torch.ones(4, 4, 1, 1), [1, 1])
+        if with_out:
+            return torch.ops.aten.slow_conv_transpose2d.out(*arguments, out=torch.empty(0)).shape
+        return torch.ops.aten.slow_conv_transpose2d(*arguments).shape
+
+    real = shape()
+    with fake_mode():
+        assert shape() == real
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_the_choice_of_an_attention_kernel_is_that_of_the_cpu(dtype, dropout):

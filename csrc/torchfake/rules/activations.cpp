@@ -25,8 +25,9 @@ at::Tensor hardswish(const at::Tensor& self) {
 }
 
 at::Tensor hardswish_backward(const at::Tensor& grad_output, const at::Tensor& self) {
-  require_floating(self, "hardswish_backward");
-  return pointwise(grad_output, self);
+  at::Tensor result = pointwise(grad_output, self);
+  require_floating(result, "hardswish_backward");
+  return result;
 }
 
 // The bounds take no part in type promotion.

@@ -258,6 +258,11 @@ at::Tensor mkldnn_convolution(
     c10::IntArrayRef stride,
     c10::IntArrayRef dilation,
     int64_t groups) {
+  const c10::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK(
+      self.numel() == 0 || (c10::isFloatingType(dtype) && dtype != c10::kDouble) || dtype == c10::kChar,
+      "mkldnn_convolution expects an input of float, bfloat16, half, int8 or fp8, but got ",
+      dtype);
   return convolution(self, weight, bias, stride, padding, dilation, /*transposed=*/false, {0}, groups);
 }
 
@@ -274,6 +279,11 @@ at::MemoryFormat slow_format(const at::Tensor& input, const at::Tensor& weight) 
   return wants && has ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
+// One image is made a batch of one, and so is the result; where it had to be copied first, that is taken back in the end.
+bool drops_batch(const at::Tensor& self) {
+  return self.dim() == 3 && !self.is_contiguous();
+}
+
 at::Tensor slow_conv_transpose2d(
     const at::Tensor& self,
     const at::Tensor& weight,
@@ -285,6 +295,9 @@ at::Tensor slow_conv_transpose2d(
     c10::IntArrayRef dilation) {
   const at::Tensor result = at::meta::slow_conv_transpose2d(
       batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation);
+  if (drops_batch(self)) {
+    return empty(result.sizes().slice(1), result, at::MemoryFormat::Contiguous);
+  }
   return empty(result.sizes(), result, slow_format(self, weight));
 }
 
@@ -303,6 +316,9 @@ at::Tensor& slow_conv_transpose2d_out(
       batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation, out);
   if (out.sizes() != c10::IntArrayRef(before)) {
     out.unsafeGetTensorImpl()->empty_tensor_restride(slow_format(self, weight));
+  }
+  if (drops_batch(self)) {
+    out.resize_(out.sizes().slice(1).vec());
   }
   return out;
 }

@@ -145,12 +145,24 @@ at::Tensor backward(
 
 at::Tensor per_sample_weights_backward(
     const at::Tensor& grad,
-    const at::Tensor& /*weight*/,
+    const at::Tensor& weight,
     const at::Tensor& indices,
     const at::Tensor& /*offsets*/,
-    const at::Tensor& /*offset2bag*/,
+    const at::Tensor& offset2bag,
     int64_t mode) {
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
+  TORCH_CHECK(
+      grad.dim() == 2 && weight.dim() == 2 && indices.dim() == 1 && weight.size(1) == grad.size(1),
+      "expected a gradient and a weight with as many columns and 1D indices, but got sizes ",
+      grad.sizes(),
+      ", ",
+      weight.sizes(),
+      " and ",
+      indices.sizes());
+  check_index(indices, "indices");
+  if (indices.numel() == 0 || offset2bag.numel() > 0) {
+    check_index(offset2bag, "offset2bag");
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       !claimed_device().is_cuda() || grad.scalar_type() != c10::kBFloat16,
       "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
