@@ -141,6 +141,9 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "an out= form of what the CPU has no kernel for": lambda: aten.miopen_batch_norm.out(
         R(2, 3), R(3), None, R(3), R(3), False, 0.1, 1e-5, out0=R(0), out1=R(0), out2=R(0)
     )[0],
+    "an out= form of what the CPU has no kernel for, and Python has": lambda: aten.cudnn_batch_norm_backward.out(
+        *[R(2, 3)] * 2, R(3), None, *[R(3)] * 3, 1e-5, R(2, 3), out0=R(0), out1=R(0), out2=R(0)
+    )[0],
     "an out= form that every device shares, of integers": lambda: aten._batch_norm_with_update.out(
         whole(2, 3),
         None,
@@ -153,13 +156,13 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         save_invstd=whole(0),
         reserve=whole(0),
     )[0],
-    "an out= form whose plain form has no half": lambda: torch.linalg.det(R(3, 3).half(), out=R(0).half()),
     "oneDNN's convolution of double, into an argument": lambda: aten.mkldnn_convolution.out(
         doubled(1, 2, 3, 2), doubled(2, 2, 2, 2), None, [0, 0], [1, 1], [1, 1], 1, out=doubled(0)
     ),
     "the gradient of weights in bags that are floats": lambda: aten._embedding_bag_per_sample_weights_backward.out(
         R(1, 2), R(3, 2), whole(3), whole(1), R(3), 0, out=R(0)
     ),
+    "an out= form whose plain form has no half": lambda: torch.linalg.det(R(3, 3).half(), out=R(0).half()),
 }
 
 
@@ -193,10 +196,10 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "rolling half without autocast": lambda: R(3).half().roll(1),
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
     "a difference that a number makes float": lambda: torch.ones(3, dtype=torch.uint16) - 1.5,
+    "a gradient of hardswish beside integers": lambda: aten.hardswish_backward(doubled(3), whole(3)),
     "a quotient of complex numbers that is not rounded": lambda: torch.div(
         complex_of(3), complex_of(3), rounding_mode=None
     ),
-    "a gradient of hardswish beside integers": lambda: aten.hardswish_backward(doubled(3), whole(3)),
 }
 
 

@@ -178,3 +178,5 @@ def test_a_sparse_tensor_of_fakes_is_refused(known_values: int) -> None:
             torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
         with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
             torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1))
+        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
+            torch.sparse_coo_tensor((2, 3))

@@ -167,7 +167,7 @@ void call_composite(Call& call, c10::DispatchKey key) {
     return call.op.callBoxedForDispatchKey(key, *call.stack);
   } catch (const FakeTensorError&) {
   } catch (const c10::NotImplementedError& error) {
-    if (refuses_dtype(error)) {
+    if (refuses_dtype(error) || says(error, kOtherDevicesOnly)) {
       throw;  // as the real operator does; Python's kernel would let it pass
     }
   } catch (const c10::Error& error) {

@@ -29,6 +29,7 @@ void refuse_layout(const Call& call) {
 }
 
 void check_kernels(const Call& call, c10::Device device) {
+  check_layout(call);
   const bool lacks = (call.traits.lacks_cpu && device.is_cpu()) || (call.traits.lacks_cuda && device.is_cuda());
   TORCH_CHECK_NOT_IMPLEMENTED(
       !lacks,
@@ -36,14 +37,14 @@ void check_kernels(const Call& call, c10::Device device) {
       call.op_name(),
       "' with arguments from the '",
       c10::DeviceTypeName(device.type()),
-      "' backend: it has kernels for other devices only.");
+      "' backend: ",
+      kOtherDevicesOnly);
   if (call.traits.refused_dtypes != nullptr) {
     call.traits.refused_dtypes->check(call, device);
   }
 }
 
 void check_refusals(const Call& call, c10::Device device) {
-  check_layout(call);
   if (call.traits.autocast_check != nullptr) {
     call.traits.autocast_check(call, device);
   }
