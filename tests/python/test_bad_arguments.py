@@ -17,11 +17,11 @@ aten = torch.ops.aten
 
 
 def doubled(*sizes: int) -> Tensor:
-    return R(*sizes).double()
+    return R(sizes).double()
 
 
 def complex_of(*sizes: int) -> Tensor:
-    return R(*sizes).to(torch.complex64)
+    return R(sizes).to(torch.complex64)
 
 
 def whole(*sizes: int) -> Tensor:
@@ -50,7 +50,18 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "comparing with a complex number": lambda: torch.ge(R(3), R(()).to(torch.complex64)),
     "a polynomial of half beside a number": lambda: torch.special.zeta(R(3).half(), R(())),
     "the least of complex numbers": lambda: torch.aminmax(R(3).to(torch.complex64)),
+    "the least along a dimension of complex numbers": lambda: torch.aminmax(complex_of(3), dim=0)[0],
+    "the least of one complex number": lambda: torch.aminmax(complex_of())[0],
+    "the least along a dimension of one complex number": lambda: torch.aminmax(complex_of(), dim=0)[0],
+    "the least of no complex numbers": lambda: torch.aminmax(complex_of(0))[0],
     "the least so far of complex numbers": lambda: torch.cummin(R(3).to(torch.complex64), 0),
+    "relu of booleans": lambda: torch.relu(whole(3).bool()),
+    "hardtanh of booleans": lambda: F.hardtanh(whole(3).bool()),
+    "the variance of integers": lambda: torch.var(whole(3)),
+    "nansum of complex numbers": lambda: torch.nansum(complex_of(3)),
+    "complex numbers of integers": lambda: torch.complex(whole(3), whole(3)),
+    "a real transform of complex numbers": lambda: aten._fft_r2c(complex_of(3), [0], 0, True),
+    "renorm of rows of integers": lambda: aten.embedding_renorm_(whole(4, 3), whole(2), 1.0, 2.0),
     "binary_cross_entropy of two dtypes": lambda: F.binary_cross_entropy(doubled(3), R(3)),
     "multilabel_margin_loss of classes that are floats": lambda: F.multilabel_margin_loss(R(2, 3), R(2, 3)),
     "the gradient of a softmax in another dtype": lambda: torch._softmax_backward_data(
@@ -91,6 +102,8 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "the gradient of a padded vector, as an image": lambda: aten.reflection_pad2d_backward(R(3), R(3), [1] * 4),
     "the gradient of a padded number, as an image": lambda: aten.reflection_pad2d_backward(R(()), R(()), [1] * 4),
     "the gradient of a padded vector, as a volume": lambda: aten.replication_pad3d_backward(R(3), R(3), [1] * 6),
+    "the gradient of a replicated vector, as an image": lambda: aten.replication_pad2d_backward(R(3), R(3), [1] * 4),
+    "the gradient of a padded matrix, as an image": lambda: aten.reflection_pad2d_backward(R(5, 5), R(3, 3), [1] * 4),
     "the gradient of a padded image of another dtype": lambda: aten.reflection_pad2d_backward(
         R(1, 5, 5), doubled(1, 3, 3), [1] * 4
     ),

@@ -1,4 +1,5 @@
 // Bags of embeddings, forward and backward.
+#include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -180,7 +181,8 @@ at::Tensor& renorm_rows(at::Tensor& self, const at::Tensor& indices) {
       "Expected tensor for argument #2 'indices' to have one of the following scalar types: Long, Int; but got ",
       indices.scalar_type(),
       " instead (while checking arguments for embedding_renorm_)");
-  TORCH_CHECK(
+  compat::check_dtype(
+      "embedding_renorm",
       indices.numel() == 0 || self.is_floating_point() || self.is_complex(),
       "norm(): input dtype should be either floating point or complex. Got ",
       self.scalar_type(),
