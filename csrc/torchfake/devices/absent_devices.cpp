@@ -192,16 +192,15 @@ std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
 // torch.tensor([x, 2]) reads the numbers among its elements with the engine switched off; a fake may be one of them.
 c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
-  const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake);
-  if (!value) {
-    at_the_boundary([] {
-      raise(
-          ErrorKind::kDataDependentOutput,
-          "aten::_local_scalar_dense",
-          "the result is a value, and this fake tensor holds none.");
-    });
-  }
-  return *value;
+  return at_the_boundary([&]() -> c10::Scalar {
+    if (const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake)) {
+      return *value;
+    }
+    raise(
+        ErrorKind::kDataDependentOutput,
+        "aten::_local_scalar_dense",
+        "the result is a value, and this fake tensor holds none.");
+  });
 }
 
 // The last kernel of a backend that is not there: a real operator asked for it.
