@@ -70,6 +70,7 @@ struct OperatorFacts {
   const c10::KernelFunction* kernel = nullptr;  // in C++, for metadata alone: ours or PyTorch's
   DevicePolicy devices = DevicePolicy::kCommon;
   Lift lift = Lift::kNo;
+  bool takes_meta = false;  // a meta tensor beside tensors of another device, which for real the meta kernel answers
 
   // ---- What is refused
   const DtypeCheck* refused_dtypes = nullptr;

@@ -34,6 +34,10 @@ constexpr Row kRows[] = {
      [](Facts& facts) { facts.devices = DevicePolicy::kFirst; }},
     {"index _unsafe_index", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromCpu; }},
     {"index_put index_put_ _index_put_impl_", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromAnywhere; }},
+    // add.Tensor and others that are not in place check devices, for real too.
+    {"add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor logical_and_ mm embedding _embedding_bag "
+     "_embedding_bag_forward_only index convolution gather index_select scatter.src",
+     [](Facts& facts) { facts.takes_meta = true; }},
     {"nextafter", [](Facts& facts) { facts.devices = DevicePolicy::kCommonNoScalars; }},
     {"_scaled_dot_product_efficient_attention _efficient_attention_forward",
      [](Facts& facts) { facts.seeds_on_cpu = true; }},

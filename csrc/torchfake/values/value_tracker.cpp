@@ -451,7 +451,9 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
   if (repeats_) {
     return follow_repetitions(call, device);
   }
-  if (!computes_ || !outputs_fit(call)) {
+  // A meta tensor has no real values that could go along.
+  const bool has_no_real = mode_.options.propagate_real_tensors && device.is_meta();
+  if (!computes_ || has_no_real || !outputs_fit(call)) {
     forget_written();
     return;
   }
