@@ -307,6 +307,10 @@ void call_in_kernel(Call& call, c10::Device device) {
 
 }  // namespace
 
+KernelScope::KernelScope() : keys_(kernel_keys(/*counts_versions=*/false)) {
+  context_.passes_python = true;
+}
+
 void meta_call(Call& call, c10::Device device) {
   const std::optional<c10::DeviceType> type = autocast_type(call, device);
   CallContext& context = *CallContext::current();
