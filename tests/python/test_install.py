@@ -77,6 +77,8 @@ def test_the_public_headers_are_installed_and_no_others() -> None:
         "torchfake/core/errors.h",
         "torchfake/core/fake_mode.h",
         "torchfake/core/activation.h",
+        "torchfake/core/allocation.h",
+        "torchfake/core/scoped.h",
         "torchfake/core/fake_storage.h",
     }
 
