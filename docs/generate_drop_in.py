@@ -27,6 +27,9 @@ BEGIN, END = "<!-- drop-in: begin -->\n", "<!-- drop-in: end -->\n"
 #: The files, and the tests in them to run (pytest's -k).
 FILES = {
     "test_fake_tensor.py": "",
+    "test_custom_ops.py": "fake or opcheck or abstract or meta",
+    "test_proxy_tensor.py": "FakeProxyTensor and not symbolic or fake_tensor_mode or allclose",
+    "test_serialization.py": "skip_data or fake",
     "inductor/test_mem_estimation.py": "",
     "distributed/_tools/test_mem_tracker.py": "",
     "distributed/_tools/test_mod_tracker.py": "",

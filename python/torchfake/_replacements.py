@@ -271,12 +271,6 @@ _MODES = (
         optional=True,
     ),
     Patch(
-        "torch._guards:detect_fake_mode",
-        interop.detect_mode,
-        When.FAKES_EXIST,
-        "Finds a FakeTensorMode of torchfake where there is none of PyTorch's own; tracers find theirs.",
-    ),
-    Patch(
         "torch._subclasses.fake_tensor:FakeTensor.__torch_dispatch__",
         interop.dispatch,
         When.FAKES_EXIST,

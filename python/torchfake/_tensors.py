@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -182,6 +183,21 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
     return original(on_cpu)
 
 
+def _data_ptr(original: Callable[[Tensor], int], self: Tensor) -> int:
+    try:
+        return original(self)
+    except DataAccessError:
+        if not _C.mode_of(self).exclusive or not mode_of(self)._allow_unsafe_data_ptr_access:  # type: ignore[attr-defined]
+            raise
+    warnings.warn(
+        "data_ptr() of a fake tensor is 0: it holds no data. torch._functorch.config."
+        "fake_tensor_allow_unsafe_data_ptr_access=False, when the mode is created, makes it an error.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return 0
+
+
 def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     try:
         return original(self, *args, **kwargs)
@@ -260,6 +276,7 @@ FOR_FAKES = {
     name: _for_fakes(name, function)
     for name, function in (
         ("__dlpack__", _dlpack),
+        ("data_ptr", _data_ptr),
         ("new", _new),
         ("new_tensor", _new_tensor),
         ("numpy", _numpy),

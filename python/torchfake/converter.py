@@ -129,7 +129,8 @@ class FakeTensorConverter:
         if is_traceable_wrapper_subclass(t):
             return self._convert_subclass(mode, t)
         fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
-        if t.requires_grad and t.is_leaf and not fake.requires_grad:  # wrappers of functionalization
+        is_functional = isinstance(t, FunctionalTensor) or torch._is_functional_tensor(t)
+        if is_functional and t.requires_grad and t.is_leaf and not fake.requires_grad:
             fake.requires_grad_()
         return fake
 

@@ -147,6 +147,7 @@ class FakeTensorMode(Mode):
         self.nt_tensor_id_initial_count = torch.nested._internal.nested_tensor._tensor_id_counter
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
         self._in_kernel = False
+        self._allow_unsafe_data_ptr_access = functorch_config.fake_tensor_allow_unsafe_data_ptr_access
         self._cross_checks = _dynamo_says("fake_tensor_cache_crosscheck_enabled", False)
 
     def __enter__(self) -> Self:

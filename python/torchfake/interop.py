@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing_extensions import deprecated
 from torchfake import _C
 from torchfake.converter import AnyTensor, is_plain, rewrap, with_history
 from torchfake.errors import DynamicShapesError, MixedModesError, RealTensorError
-from torchfake.fake import FakeTensor, detect_fake_mode, find_fake, holds_fake, write_value
+from torchfake.fake import FakeTensor, find_fake, holds_fake, write_value
 from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT, FakeTensorMode
 from torchfake.modes import Mode, current_mode, no_fake_mode
 
@@ -160,19 +159,6 @@ def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs
     finally:
         if suspended is not None:
             suspended.leave()
-
-
-def detect_mode(original: Callable[..., Any], inputs: Any = None) -> Any:
-    """`torch._guards.detect_fake_mode` finds a FakeTensorMode of ours where there is none of PyTorch's own.
-
-    Not for PyTorch's own modules: its tracers go on to make the fakes of the graph in the mode, which have to be of the
-    class that their passes look for.
-    """
-    found = original(inputs)
-    if found is not None or sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
-        return found
-    mode = detect_fake_mode(inputs)
-    return mode if mode is not None and mode._state.exclusive else None
 
 
 def active_mode(original: Callable[[], Any]) -> Any:

@@ -384,6 +384,22 @@ def test_dynamos_configuration_turns_the_cross_check_on() -> None:
     assert not FakeTensorMode().cache_crosscheck_enabled
 
 
+def test_addresses_are_zero_with_a_warning_or_an_error_as_configured() -> None:
+    with FakeTensorMode():
+        allowed = torch.empty(2)
+    with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        strict = FakeTensorMode()
+    with strict:
+        refused = torch.empty(2)
+    with pytest.warns(DeprecationWarning, match="data_ptr"):
+        assert allowed.data_ptr() == 0
+    with pytest.raises(torchfake.DataAccessError):
+        refused.data_ptr()
+    with fake_mode(), pytest.raises(torchfake.DataAccessError):
+        torch.empty(2).data_ptr()
+    assert torch.ones(2).data_ptr() != 0
+
+
 def test_torchdistx_fakes_devices_on_request_only() -> None:
     from torchfake.fake import fake_mode as torchdistx_fake_mode
 
@@ -400,18 +416,16 @@ def test_torchdistx_fakes_devices_on_request_only() -> None:
 # ---- PyTorch's tools -------------------------------------------------------------------------------------------------
 
 
-def test_pytorchs_guards_find_the_mode() -> None:
-    mode = FakeTensorMode()
-    fake = mode.from_tensor(torch.ones(2))
-    assert torch._guards.detect_fake_mode([fake]) is mode
-    assert torch._guards.detect_fake_mode([torch.ones(2)]) is None and torch._guards.active_fake_mode() is None
-    with mode:
-        assert torch._guards.detect_fake_mode() is mode and torch._guards.active_fake_mode() is mode
+def test_the_active_mode_is_the_one_of_the_thread() -> None:
+    assert torch._guards.active_fake_mode() is None
+    with FakeTensorMode() as mode:
+        assert torch._guards.active_fake_mode() is mode
         theirs = torch._subclasses.fake_tensor.FakeTensorMode()
         with theirs:
-            assert torch._guards.detect_fake_mode() is theirs and torch._guards.active_fake_mode() is theirs
-    with fake_mode():  # no FakeTensorMode: what a program runs in is not for tracers
-        assert torch._guards.detect_fake_mode() is None and torch._guards.active_fake_mode() is None
+            assert torch._guards.active_fake_mode() is theirs
+        assert torch._guards.active_fake_mode() is mode
+    with fake_mode():  # no FakeTensorMode
+        assert torch._guards.active_fake_mode() is None
 
 
 def test_inductors_memory_estimator_counts_our_fakes() -> None:
