@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import torchfake
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from provenance import provenance, sentence
 
 PAGE = Path(__file__).with_name("fake-tensor-mode.md")
 BEGIN, END = "<!-- drop-in: begin -->\n", "<!-- drop-in: end -->\n"
@@ -38,11 +46,11 @@ FILES = {
 
 #: Lines of a test that touch what is private to PyTorch's implementation.
 WHITE_BOX = re.compile(
-    r"_cache_key|_CacheKeyState|tensor_memo|meta_converter|get_fast_op_impls|_fake_device|fake_tensor_cache_bypass"
+    r"_cache_key|_CacheKeyState|tensor_memo|meta_converter|get_fast_op_impls|(?<!\w)_fake_device|fake_tensor_cache_bypass"
     r"|cache_bypasses|cache_entries|assertBypasses|assertHitsMisses|_check_for_subclass_arg|\.cache\b"
     r"|fake_utils\.try_convert"
 )
-SYMBOLIC = re.compile(r"ShapeEnv|shape_env|unbacked|symbolic|SymInt|dynamic_shapes|mark_dynamic|jagged|free_symbols")
+SYMBOLIC = re.compile(r"DynamicShapesError|ShapeEnv\(|shape_env|unbacked|SymInt|StatelessSymbolicContext|free_symbols")
 LAYOUT = re.compile(r"sparse|nested|quantiz", re.IGNORECASE)
 
 #: Tests that want an error, or less than what torchfake knows.
@@ -56,6 +64,7 @@ BETTER = {
     "test_expand_then_view_unbacked_still_not_allowed": "the error is the one of real tensors, a RuntimeError",
     "test_data_dependent_operator": "real values are known, so the operator answers",
     "test_fake_tensor_in_intlist_repro": "real values are known, so the operator answers",
+    "test_skip_data_serialization_materialize_fake_False": "a fake can be pickled, where PyTorch's cannot",
     "test_serialization": "a fake's type is `torch.Tensor`, and it claims the device of the tensor",
 }
 
@@ -77,7 +86,7 @@ def rename(text: str) -> str:
     text = text.replace("from torch.fx.passes.fake_tensor_prop import", "from torchfake.fx import")
     text = re.sub(r"torch\._subclasses\.fake_tensor\.(?=[A-Za-z])", "torchfake.", text)
     text = re.sub(r"torch\._subclasses\.(?=(?:FakeTensor|FakeTensorMode|CrossRefFakeMode)\b)", "torchfake.", text)
-    return re.sub(r"^import torch$", "import torch\nimport torchfake", text, count=1, flags=re.MULTILINE)
+    return re.sub(r"^(import torch\b.*)$", r"\1\nimport torchfake", text, count=1, flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -98,14 +107,15 @@ class Failure:
         """The kind of reason, and the reason."""
         if self.base_name in BETTER:
             return "better than asked", BETTER[self.base_name]
-        if "DynamicShapesError" in self.traceback or SYMBOLIC.search(self.source):
+        if SYMBOLIC.search(self.traceback) or "shape_env=" in self.source:
             return "symbolic", "sizes are numbers"
         if LAYOUT.search(self.base_name):
             return "layout", "only strided tensors can be fake"
-        line = next((line.strip() for line in self.source.splitlines() if WHITE_BOX.search(line)), None)
+        body = self.source.splitlines()[1:]
+        line = next((line.strip() for line in body if WHITE_BOX.search(line)), None)
         if line is not None:
             return "white box", f"`{line}`"
-        return "open", self.error.splitlines()[0][:120].replace("|", "\\|") if self.error else ""
+        return "open", (self.error.splitlines() or [""])[0][:120].replace("|", "\\|")
 
 
 def sources(text: str) -> Iterator[tuple[str, str]]:
@@ -126,9 +136,14 @@ def run(folder: Path, file: str, select: str, tests: Path) -> tuple[Counter[str]
     text = rename((tests / file).read_text())
     path = folder / Path(file).name
     path.write_text(text)
+    for data in (tests / file).parent.glob("*.json"):  # that tests read from beside them
+        shutil.copy(data, folder)
     report = folder / "report.xml"
+    # The torchfake that this script imports, whatever else is installed: the tests run in another folder.
+    environment = {**os.environ, "PYTHONPATH": str(Path(torchfake.__file__).resolve().parents[1])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(path)]
-    subprocess.run([*command, *(["-k", select] if select else [])], cwd=folder, check=False, stdout=subprocess.DEVNULL)
+    command += ["-k", select] if select else []
+    subprocess.run(command, cwd=folder, check=False, stdout=subprocess.DEVNULL, env=environment)
     by_name = dict(sources(text))
     counts: Counter[str] = Counter()
     failures = []
@@ -143,7 +158,12 @@ def run(folder: Path, file: str, select: str, tests: Path) -> tuple[Counter[str]
 
 
 def render(results: dict[str, tuple[Counter[str], list[Failure]]]) -> str:
-    lines = ["| file | passed | failed | skipped |", "|---|---|---|---|"]
+    lines = [
+        sentence({**provenance(), "command": "python docs/generate_drop_in.py PYTORCH/test"}),
+        "",
+        "| file | passed | failed | skipped |",
+        "|---|---|---|---|",
+    ]
     for file, (counts, _) in results.items():
         lines.append(f"| `{file}` | {counts['passed']} | {counts['failed']} | {counts['skipped']} |")
     kinds: Counter[str] = Counter(failure.why()[0] for _, failures in results.values() for failure in failures)

@@ -130,8 +130,8 @@ class FakeTensorConverter:
             return self._convert_subclass(mode, t)
         fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
         is_functional = isinstance(t, FunctionalTensor) or torch._is_functional_tensor(t)
-        if is_functional and t.requires_grad and t.is_leaf and not fake.requires_grad:
-            fake.requires_grad_()
+        if is_functional and t.requires_grad and not fake.requires_grad:
+            fake.requires_grad_()  # a leaf, whatever `t` is: its history is inside
         return fake
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import torchfake
@@ -302,6 +303,16 @@ def test_the_dtype_of_gradients_is_kept(dtype: torch.dtype | None) -> None:
     theirs = torchfake.to_pytorch_fake(fake)
     assert theirs.grad_dtype == dtype and theirs.grad is not None
     assert torchfake.from_pytorch_fake(theirs).grad_dtype == dtype
+
+
+def test_wrappers_of_functionalization_require_gradients_as_before() -> None:
+    mode = FakeTensorMode()
+    leaf = mode.from_tensor(torch.ones(4, requires_grad=True))
+    with FunctionalTensorMode():
+        wrapped: Any = FunctionalTensor.to_functional(leaf)
+        again = mode.from_tensor(wrapped)
+    assert isinstance(again, FunctionalTensor) and is_fake(again)
+    assert again.requires_grad and wrapped.requires_grad
 
 
 def test_negative_strides_are_refused_as_for_real() -> None:
