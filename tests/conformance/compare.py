@@ -237,6 +237,10 @@ def values_decide(function: Callable[..., Any], arguments: Any, real: Observatio
     """
     if isinstance(real.error, torch.linalg.LinAlgError):
         return True  # singular, or not positive-definite
+    if real.error is None and (
+        reads_values(function, arguments, with_gradients) or asks_for_data(function, arguments, with_gradients)
+    ):
+        return True  # the cheaper questions first
     for changed in other_values(arguments):
         other = observe_real(function, changed, with_gradients)
         if real.error is not None:
@@ -248,9 +252,7 @@ def values_decide(function: Callable[..., Any], arguments: Any, real: Observatio
         # Elements in one place have one value. That it is one is not in the sizes, by which an operator is judged.
         apart = pytree.tree_map_only(torch.Tensor, _apart, arguments)
         return values_decide(function, apart, observe_real(function, apart, with_gradients), with_gradients)
-    return real.error is None and (
-        asks_for_data(function, arguments, with_gradients) or reads_values(function, arguments, with_gradients)
-    )
+    return False
 
 
 def _repeats(tensor: torch.Tensor) -> bool:

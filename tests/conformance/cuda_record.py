@@ -54,6 +54,7 @@ class Call:
     function: Callable[..., Any]
     arguments: Arguments
     with_gradients: bool = False
+    on_cpu: Callable[..., Any] | None = None  # where `function` itself names the GPU
 
     @property
     def inputs(self) -> list[Any]:
@@ -147,7 +148,7 @@ def _compare_with(engine: Engine, call: Call, rows: list[Any] | None, error: str
     return settle(
         engine,
         functools.partial(_compare_with_values, engine, call, rows, error or ""),
-        lambda: shown_on_the_cpu(call.function, call.arguments, call.with_gradients),
+        lambda: shown_on_the_cpu(call.on_cpu or call.function, call.arguments, call.with_gradients),
     )
 
 

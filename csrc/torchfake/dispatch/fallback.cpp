@@ -97,7 +97,8 @@ bool is_recorded(Route route, const ModeState& mode) {
 }
 
 void record(Route route, Call& call, const ModePtr& of_argument) {
-  const ModePtr mode = of_argument;  // the arguments may go
+  // A copy: the argument that holds the mode may be gone after the call.
+  const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   const std::shared_ptr<OpRecorder> of_scope = scope_recorder();
   const std::vector<c10::IValue> arguments(
       call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
