@@ -323,7 +323,7 @@ DRAWS = 12
 
 
 def other_values(arguments: Any) -> Iterator[Any]:
-    """The arguments with other values: one number throughout, the same numbers elsewhere, and small random ones."""
+    """The arguments with other values: one number throughout (a large one, too), the same elsewhere, small random ones."""
     generator = torch.Generator().manual_seed(0)
 
     def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -331,6 +331,7 @@ def other_values(arguments: Any) -> Iterator[Any]:
 
     yield changed(torch.zeros_like)
     yield changed(torch.ones_like)
+    yield changed(lambda flat: torch.full_like(flat, 100))
     yield changed(lambda flat: flat.flip(0))
     yield changed(lambda flat: flat[:1].expand_as(flat))
     for _ in range(DRAWS):
