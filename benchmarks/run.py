@@ -1,4 +1,4 @@
-"""All benchmarks: python benchmarks/run.py [ops] [models] [growth] [fx] [cpp] [real] [--rounds N] [--json FILE]."""
+"""All benchmarks: python benchmarks/run.py [PART...] [--rounds N] [--json FILE]; --help names the parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 FIGURES = Path(__file__).parent.parent / "build" / "benchmarks.json"
-PARTS = ("ops", "models", "growth", "fx", "cpp", "real")
+PARTS = ("everyday", "ops", "models", "growth", "fx", "cpp", "real")
 
 
 def main() -> None:

@@ -42,7 +42,6 @@ BASES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 SAMPLES = 6  # of an OpInfo
 CALLS = 2  # of an operator, that one sample reaches
 ENOUGH = 16  # calls of an operator with the same arguments
-TIMEOUT = 90  # seconds for an OpInfo
 #: What a refusal of two dtypes beside each other says. Others are about values, which change when they are cast, or are
 #: made before any kernel of a device, where the meta kernels make them too.
 ABOUT_A_PAIR = re.compile(
@@ -232,17 +231,18 @@ def serve(device: str, alone_only: bool, pipe: Any) -> None:
 class Worker:
     """A process that tries one OpInfo after the other. Some combinations end it."""
 
-    def __init__(self, device: str, alone_only: bool) -> None:
+    def __init__(self, device: str, alone_only: bool, timeout: float) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=serve, args=(device, alone_only, other), daemon=True)
         self.process.start()
         other.close()
         self.name = ""
+        self.timeout = timeout
 
     def start(self, index: int, tried: Counter[tuple[Any, ...]]) -> None:
         self.name = op_db[index].full_name
-        self.deadline = time.monotonic() + TIMEOUT
+        self.deadline = time.monotonic() + self.timeout
         self.pipe.send((index, tried))
 
     def answer(self) -> Verdicts | None:
@@ -253,12 +253,12 @@ class Worker:
             return None
 
 
-def all_verdicts(device: str, wanted: str, jobs: int, alone_only: bool) -> Verdicts:
+def all_verdicts(device: str, wanted: str, jobs: int, alone_only: bool, timeout: float) -> Verdicts:
     waiting = [index for index, op in enumerate(op_db) if wanted in op.full_name]
     total = len(waiting)
     found: Verdicts = defaultdict(list)
     tried: Counter[tuple[Any, ...]] = Counter()
-    idle = [Worker(device, alone_only) for _ in range(min(jobs, total))]
+    idle = [Worker(device, alone_only, timeout) for _ in range(min(jobs, total))]
     busy: list[Worker] = []
     while waiting or busy:
         while waiting and idle:
@@ -271,9 +271,9 @@ def all_verdicts(device: str, wanted: str, jobs: int, alone_only: bool) -> Verdi
             verdicts = worker.answer()
             print(f"{total - len(waiting) - len(busy)}/{total} {worker.name}", file=sys.stderr)
             if verdicts is None:
-                print(f"  {worker.name} ended the process, or took more than {TIMEOUT} s", file=sys.stderr)
+                print(f"  {worker.name} ended the process, or took more than {timeout:g} s", file=sys.stderr)
                 worker.process.kill()
-                idle.append(Worker(device, alone_only))
+                idle.append(Worker(device, alone_only, timeout))
                 continue
             for key, told in verdicts.items():
                 found[key] += told
@@ -300,9 +300,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--op", default="", help="only OpInfos whose name contains this")
     parser.add_argument("--alone", action="store_true", help="try no dtypes beside each other")
+    parser.add_argument("--timeout", type=float, default=90, help="seconds for an OpInfo; more on a busy machine")
     options = parser.parse_args()
     record: dict[str, Any] = {}
-    found = all_verdicts(options.device, options.op, options.jobs, options.alone)
+    found = all_verdicts(options.device, options.op, options.jobs, options.alone, options.timeout)
     for key, verdicts in sorted(found.items(), key=str):
         why = refused(verdicts)
         op, arguments, which, dtype, *other = key

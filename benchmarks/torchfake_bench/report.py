@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 import torchfake
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from provenance import provenance
 
 #: Wide enough for every table where the output is no terminal.
 console = Console(width=None if sys.stdout.isatty() else 180)
@@ -34,8 +35,7 @@ class Report:
     """Everything one run found, as it goes into the JSON file."""
 
     rounds: int
-    command: str = field(default_factory=lambda: " ".join(["python", *sys.argv]))
-    machine: dict[str, Any] = field(default_factory=lambda: machine())
+    provenance: dict[str, Any] = field(default_factory=provenance)
     results: dict[str, Any] = field(default_factory=dict)
     goals: list[Goal] = field(default_factory=list)
 
@@ -47,26 +47,6 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def cpu_model() -> str:
-    with Path("/proc/cpuinfo").open() as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cpu": cpu_model() if Path("/proc/cpuinfo").exists() else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchfake": torchfake.__version__,
-    }
 
 
 def new_table(title: str, first: str, *columns: str) -> Table:
@@ -92,8 +72,11 @@ def ratio(numerator: float | None, denominator: float | None) -> str:
 
 
 def print_head(report: Report) -> None:
-    console.print(f"[bold]$ {report.command}[/bold]")
-    console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()))
+    console.print(f"[bold]$ {report.provenance['command']}[/bold]")
+    console.print(
+        f"commit {report.provenance['commit']}, {report.provenance['date']}, torchfake {torchfake.__version__}"
+    )
+    console.print(", ".join(f"{key} {value}" for key, value in report.provenance["machine"].items()))
     console.print()
 
 

@@ -5,8 +5,8 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
 
-#include <torchfake/core/to_fake.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/values/known_values.h>
 
 #include <mutex>
@@ -74,6 +74,9 @@ at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device) 
   at::Tensor fake = at_the_boundary([&] { return to_fake(tensor, mode ? mode : mode_outside(), device); });
   if (tensor.defined() && tensor.requires_grad() && !fake.requires_grad()) {
     fake.set_requires_grad(true);
+    if (tensor.is_leaf() && tensor.grad_dtype() != fake.grad_dtype()) {
+      fake.set_grad_dtype(tensor.grad_dtype());
+    }
   }
   return fake;
 }

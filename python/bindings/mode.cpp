@@ -1,8 +1,10 @@
 // Modes, entered and left explicitly by Python's context managers.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/dispatch/meta_call.h>
 #include <torchfake/rules/decompositions.h>
 
 #include <thread>
@@ -46,6 +48,7 @@ using EnteredFakeMode = EnteredMode<FakeMode>;
 using EnteredNoFakeMode = EnteredMode<NoFakeMode>;
 using EnteredValidInput = EnteredMode<ValidInput>;
 using EnteredFactorsAlone = EnteredMode<FactorsAlone>;
+using EnteredKernel = EnteredMode<KernelScope>;
 
 }  // namespace
 
@@ -151,6 +154,10 @@ void bind_mode(py::module_& module) {
   py::class_<EnteredFactorsAlone>(module, "EnteredFactorsAlone")
       .def(py::init([] { return std::make_unique<EnteredFactorsAlone>(); }))
       .def("leave", [](EnteredFactorsAlone& self) { self.leave(); });
+  py::class_<EnteredKernel>(module, "EnteredKernel")
+      .def(py::init([] { return std::make_unique<EnteredKernel>(); }))
+      .def("leave", [](EnteredKernel& self) { self.leave(); });
+  module.def("in_kernel", &InKernel::active);
   module.def("in_fake_mode", &in_fake_mode);
   module.def("current_mode", [] { return current_mode(); });
   module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));

@@ -3,12 +3,12 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/convert/converter.h>
-#include <torchfake/core/to_fake.h>
-#include <torchfake/values/known_values.h>
-#include <torchfake/rules/native_table.h>
 #include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
 #include <torchfake/rules/cudnn_recurrent.h>
+#include <torchfake/rules/native_table.h>
 #include <torchfake/torchfake.h>
+#include <torchfake/values/known_values.h>
 
 #include <limits>
 

@@ -40,6 +40,7 @@ from torchfake.cache import (
     set_cache_limits,
 )
 from torchfake.converter import FakeTensorConverter
+from torchfake.cross_reference import CrossRefFakeMode, fake_check
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -63,7 +64,6 @@ from torchfake.fake import (
     TensorMetadata,
     detect_fake_mode,
     extract_tensor_metadata,
-    fake_mode,
     get_plain_tensors,
     is_fake,
     maybe_get_fake_mode,
@@ -79,13 +79,28 @@ from torchfake.fake_tensor_mode import (
     fake_tensor_tls,
     unset_fake_temporarily,
 )
+from torchfake.helpers import (
+    FakeTensorConfig,
+    IncrementRecursionCount,
+    SingletonConstant,
+    SymNumberMemoDescriptor,
+    get_schema_info,
+    in_kernel_invocation_manager,
+    init_gpu_context,
+    ordered_set,
+    should_allow_numbers_as_tensors,
+    torch_decomp_decompositions,
+    tree_flatten_only,
+)
 from torchfake.interop import from_pytorch_fake, to_pytorch_fake
 from torchfake.interop import from_torch as from_torch  # deprecated
 from torchfake.interop import to_torch as to_torch  # deprecated
+from torchfake.modes import fake_mode
 
 __all__ = [
     "CONSTANT_NUMEL_LIMIT",
     "CacheInfo",
+    "CrossRefFakeMode",
     "DataAccessError",
     "DataDependentOutputException",
     "DeviceMismatchError",
@@ -95,15 +110,19 @@ __all__ = [
     "DynamicShapesError",
     "FakeCopyMode",
     "FakeTensor",
+    "FakeTensorConfig",
     "FakeTensorConverter",
     "FakeTensorDeviceMismatchError",
     "FakeTensorError",
     "FakeTensorMode",
     "FakeTensorTLS",
+    "IncrementRecursionCount",
     "MetadataMismatchError",
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "SingletonConstant",
+    "SymNumberMemoDescriptor",
     "TensorMetadata",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
@@ -117,17 +136,25 @@ __all__ = [
     "disable_fake_tensor_cache",
     "dump_cache_stats",
     "extract_tensor_metadata",
+    "fake_check",
     "fake_mode",
     "fake_tensor_tls",
     "from_pytorch_fake",
     "get_plain_tensors",
+    "get_schema_info",
+    "in_kernel_invocation_manager",
+    "init_gpu_context",
     "is_fake",
     "maybe_get_fake_mode",
     "meta_like",
     "no_fake_mode",
+    "ordered_set",
     "set_cache_limits",
+    "should_allow_numbers_as_tensors",
     "to_fake",
     "to_pytorch_fake",
+    "torch_decomp_decompositions",
+    "tree_flatten_only",
     "uninstall",
     "unset_fake_temporarily",
 ]

@@ -240,6 +240,37 @@ _MODES = (
         "Symbolic sizes are not supported inside a mode.",
     ),
     Patch(
+        "torch._guards:active_fake_mode",
+        interop.active_mode,
+        When.IN_MODE,
+        "Returns the FakeTensorMode of torchfake that the thread is in.",
+    ),
+    *(
+        Put(
+            f"torch.distributed._tools.{module}:FakeTensorMode",
+            interop.either_mode,
+            When.ALWAYS,
+            "The tool checks with `isinstance` that it is in a FakeTensorMode; torchfake's is one.",
+            condition_in_words="always; instances of both classes pass the check",
+            optional=True,
+        )
+        for module in ("runtime_estimator", "sac_estimator")
+    ),
+    Patch(
+        "torch._inductor.fx_passes.memory_estimator:GraphAliasTracker._get_output_storages",
+        interop.output_storages,
+        When.FAKES_EXIST,
+        "Looks for PyTorch's own FakeTensors in the graph, and would estimate 0 bytes.",
+        optional=True,
+    ),
+    Patch(
+        "torch.testing._internal.optests.generate_tests:is_abstract",
+        interop.is_abstract,
+        When.FAKES_EXIST,
+        "`opcheck` compares data, which a fake does not have.",
+        optional=True,
+    ),
+    Patch(
         "torch._subclasses.fake_tensor:FakeTensor.__torch_dispatch__",
         interop.dispatch,
         When.FAKES_EXIST,

@@ -20,6 +20,7 @@ import pickle
 import struct
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -105,10 +106,24 @@ def _rebuild_fake_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
+def _reduce_as_real(fake: Tensor) -> tuple[Any, ...]:
+    """How a real tensor without its data is pickled: `torch.load` returns one of whatever is in the file."""
+    meta = _C.to_meta(fake)  # the same storage for all fakes of one
+    storage = meta.untyped_storage()
+    storage._fake_device = fake.device
+    geometry = (meta.storage_offset(), tuple(meta.size()), meta.stride())
+    bits = torch._utils.get_tensor_metadata(fake)  # type: ignore[no-untyped-call]
+    args: tuple[Any, ...] = (storage, *geometry, fake.requires_grad, OrderedDict(), fake.dtype)
+    return torch._utils._rebuild_tensor_v3, (*args, bits) if bits else args
+
+
 def reduce_ex(original: Callable[..., tuple[Any, ...]], self: Tensor, protocol: int) -> tuple[Any, ...]:
     if not _C.is_fake(self):
         return original(self, protocol)
     torch.utils.hooks.warn_if_has_hooks(self)
+    saving = torch.serialization._serialization_tls
+    if saving.skip_data and saving.materialize_fake_tensors:
+        return _reduce_as_real(self)
     with torch._C.DisableTorchFunctionSubclass():
         return _rebuild_fake_tensor, (
             _saved_storage(self),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch.autograd import forward_ad
 
 from torchfake import _C
 from torchfake.errors import DataAccessError, UnknownValuesError
-from torchfake.fake import find_fake, is_fake
+from torchfake.fake import find_fake, holds_fake, set_fake_device
 from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 
 # ---- Attributes ------------------------------------------------------------------------------------------------------
@@ -31,12 +33,21 @@ def _real_tensor(fake: Tensor) -> Tensor | None:
     return _C.known_values_of(fake, copy=False) if _C.mode_of(fake).propagate_real_tensors else None
 
 
+def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
+    """The symbol that stands for it as the offsets of a jagged tensor, times `coeff`."""
+    if fake.nested_int_memo is None:  # type: ignore[attr-defined]
+        fake.nested_int_memo = mode_of(fake).create_symbolic_nested_int()  # type: ignore[attr-defined]
+    return fake.nested_int_memo * coeff  # type: ignore[attr-defined]
+
+
 _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
     "constant": _constant,
     "dispatch_keys": lambda fake: None,
     "fake_device": lambda fake: _C.fake_device(fake),
     "fake_mode": mode_of,
+    "get_nested_int": lambda fake: functools.partial(_get_nested_int, fake),
     "item_memo": lambda fake: _C.memo(fake, "item"),
+    "nested_int_memo": lambda fake: None,
     "nonzero_memo": lambda fake: _C.memo(fake, "nonzero"),
     "pytype": lambda fake: None,
     "real_tensor": _real_tensor,
@@ -74,6 +85,8 @@ class _OfEngine(_OfFakes):
     def __set__(self, tensor: Tensor, value: object) -> None:
         if not _C.is_plain_fake(tensor):
             vars(tensor)[self._name] = value
+        elif self._name == "fake_device":
+            set_fake_device(tensor, value)  # type: ignore[arg-type]
         elif value != self._get(tensor):
             raise AttributeError(f"{self._name} of a fake cannot be set: {_HOW_TO_CHANGE[self._name]}")
 
@@ -85,7 +98,6 @@ class _OfEngine(_OfFakes):
 
 _ENDS = "the engine stores it until a write or a new epoch of the mode"
 _HOW_TO_CHANGE = {
-    "fake_device": "make a fake that claims another device with .to()",
     "item_memo": _ENDS,
     "nonzero_memo": _ENDS,
     "unique_consecutive_memo": _ENDS,
@@ -95,7 +107,7 @@ _HOW_TO_CHANGE = {
 
 def make_attribute(name: str) -> Any:
     """The descriptor for an attribute of `torch.Tensor`."""
-    return (_OfEngine if name in _HOW_TO_CHANGE else _OfFakes)(name)
+    return (_OfEngine if name == "fake_device" or name in _HOW_TO_CHANGE else _OfFakes)(name)
 
 
 #: The names of the attributes.
@@ -169,6 +181,21 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
         raise no_data("tolist", UnknownValuesError)
     return original(on_cpu)
+
+
+def _data_ptr(original: Callable[[Tensor], int], self: Tensor) -> int:
+    try:
+        return original(self)
+    except DataAccessError:
+        if not _C.mode_of(self).exclusive or not mode_of(self)._allow_unsafe_data_ptr_access:  # type: ignore[attr-defined]
+            raise
+    warnings.warn(
+        "data_ptr() of a fake tensor is 0: it holds no data. torch._functorch.config."
+        "fake_tensor_allow_unsafe_data_ptr_access=False, when the mode is created, makes it an error.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return 0
 
 
 def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -249,6 +276,7 @@ FOR_FAKES = {
     name: _for_fakes(name, function)
     for name, function in (
         ("__dlpack__", _dlpack),
+        ("data_ptr", _data_ptr),
         ("new", _new),
         ("new_tensor", _new_tensor),
         ("numpy", _numpy),
@@ -298,7 +326,7 @@ def _wraps_fake(tensor: Tensor) -> bool:
     """Whether a Python subclass wraps a fake, declared by `__tensor_flatten__` or in a plain attribute."""
     if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
         return False
-    return is_fake(tensor) or find_fake(vars(tensor).values()) is not None
+    return holds_fake(tensor) or find_fake(vars(tensor).values()) is not None
 
 
 def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents: str | None = None) -> str:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
 from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
-from torchfake.fake import find_fake, is_fake
+from torchfake.fake import find_fake, holds_fake
 from torchfake.modes import in_mode_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def is_fake_to_tracers(original: Callable[[object], bool], x: object) -> bool:
     """Tracers store a fake in `meta["val"]` unchanged, and do not treat it as a constant."""
-    return original(x) or is_fake(x)
+    return original(x) or holds_fake(x)
 
 
 def is_fake_of_pytorch(original: Callable[[Tensor], bool], x: Tensor) -> bool:
@@ -46,13 +46,13 @@ def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> T
 
     It clones other tensors to the same alignment, for which it reads their address.
     """
-    return x if is_fake(x) else original(x, **options)
+    return x if holds_fake(x) else original(x, **options)
 
 
 def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
     # For its own fakes PyTorch writes zeros of the full size.
     for name, value in {**ep.state_dict, **ep.constants}.items():
-        if is_fake(value):
+        if holds_fake(value):
             raise DataAccessError(
                 f"torch.export.save: {name!r} is a fake tensor and has no data to write. Load real weights into the "
                 "exported program first, or save its graph only.",
@@ -114,7 +114,7 @@ def _without_mode_while_compiling() -> Iterator[None]:
 
 
 def _is_unknown(value: Any) -> bool:
-    return isinstance(value, Tensor) and is_fake(value) and not _C.is_known(value)
+    return holds_fake(value) and not _C.is_known(value)
 
 
 def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any) -> Any:

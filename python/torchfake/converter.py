@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -15,7 +16,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchfake import _C
-from torchfake.errors import UnsupportedFakeTensorException
+from torchfake.errors import DynamicShapesError, UnsupportedFakeTensorException
+from torchfake.helpers import note_where_made
 from torchfake.modes import Mode
 
 if TYPE_CHECKING:
@@ -42,6 +44,15 @@ class FakeTensorConverter:
         # Only wrappers: the engine remembers the fakes of plain tensors.
         self._wrappers = WeakIdKeyDictionary()
         self._wrappers_lock = threading.Lock()
+        self._converted: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+
+    @property
+    def tensor_memo(self) -> Mapping[int, Tensor]:
+        """The fakes of plain tensors that this converter has made and that are alive, by a number for each tensor.
+
+        For those who count them: the engine remembers what was converted.
+        """
+        return MappingProxyType(dict(self._converted))
 
     def from_real_tensor(
         self,
@@ -57,15 +68,19 @@ class FakeTensorConverter:
         """The fake of `t` in the mode, the same one every time.
 
         Args:
-            make_constant: Whether its value is tracked if the mode tracks that many elements.
+            make_constant: Whether its value is tracked.
 
         Raises:
             TypeError: `t` is not a tensor.
-            ValueError: `make_constant` was given with a Parameter.
+            ValueError: `make_constant` was given with a Parameter, or with more elements than the mode tracks.
+            DynamicShapesError: A `shape_env` or `symbolic_context` was given.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):
             raise TypeError(f"from_tensor: expected a tensor, got {type(t).__name__}")
+        if shape_env is not None or symbolic_context is not None:
+            name = "symbolic_context" if shape_env is None else "shape_env"
+            raise DynamicShapesError(f"from_tensor: a {name} was given, and symbolic sizes are not supported yet")
         if isinstance(t, PyTorchsFakeTensor):
             raise UnsupportedFakeTensorException(
                 "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_pytorch_fake converts it."
@@ -79,7 +94,10 @@ class FakeTensorConverter:
             found = _C.find_converted(t, state)
             return self._make_constant(t, state) if found is None else found
         if is_plain(t):
-            return _with_class_of(t, _C.from_tensor(t, state))
+            fake = _with_class_of(t, _C.from_tensor(t, state))
+            note_where_made(fake)
+            self._converted[id(t)] = fake
+            return fake
         wrapper = self._find_wrapper(t)
         if wrapper is None:
             wrapper = self._remember_wrapper(t, self._convert_wrapper(fake_mode, t))
@@ -100,12 +118,21 @@ class FakeTensorConverter:
     def _make_constant(self, t: Tensor, state: _C.ModeState) -> FakeTensor:
         if isinstance(t, torch.nn.Parameter):
             raise ValueError("from_real_tensor: a Parameter cannot be a constant; leave out make_constant")
+        if t.numel() > state.known_values:
+            raise ValueError(
+                f"from_real_tensor: the mode tracks values of up to {state.known_values} elements, and the constant "
+                f"has {t.numel()}; leave out make_constant"
+            )
         return _C.lift_constant(t, state)
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:
         if is_traceable_wrapper_subclass(t):
             return self._convert_subclass(mode, t)
-        return rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
+        fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
+        is_functional = isinstance(t, FunctionalTensor) or torch._is_functional_tensor(t)
+        if is_functional and t.requires_grad and not fake.requires_grad:
+            fake.requires_grad_()  # a leaf, whatever `t` is: its history is inside
+        return fake
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
         # In this mode, whichever mode the thread is in: the wrapper's constructor may run operators on its fakes.

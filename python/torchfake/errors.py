@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import torch
 
 from torchfake import _C
@@ -27,10 +29,16 @@ __all__ = [
 
 
 class FakeTensorError(RuntimeError):
-    """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty."""
+    """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty.
 
-    def __init__(self, message: str, op: str = "") -> None:
-        super().__init__(message)
+    In place of the message, the operator itself may be given, as PyTorch's exceptions are built:
+    `DynamicOutputShapeException(torch.ops.aten.nonzero.default)`.
+    """
+
+    def __init__(self, message: str | torch._ops.OpOverload, op: str = "") -> None:
+        super().__init__(str(message))
+        if isinstance(message, torch._ops.OpOverload) and not op:
+            op = message.name()  # type: ignore[no-untyped-call]
         self.op = op
 
     def __reduce__(self) -> tuple[type[FakeTensorError], tuple[str, str]]:
@@ -84,16 +92,19 @@ FakeTensorDeviceMismatchError = DeviceMismatchError
 """PyTorch's name for `DeviceMismatchError`."""
 
 
-class RealTensorError(FakeTensorError):
-    """Real tensors and fakes are mixed in a way that the mode does not allow."""
+class RealTensorError(FakeTensorError, AssertionError):
+    """Real tensors and fakes are mixed in a way that the mode does not allow. PyTorch raises an `AssertionError`."""
 
 
 class MetadataMismatchError(FakeTensorError):
     """A cached result differs from the kernel's, or a fake result from the real one."""
 
 
-class MixedModesError(FakeTensorError):
-    """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with a mode of torchfake."""
+class MixedModesError(FakeTensorError, AssertionError):
+    """Fakes of two modes in one operator, or PyTorch's own FakeTensorMode active together with a mode of torchfake.
+
+    PyTorch raises an `AssertionError` for the former.
+    """
 
 
 class ModeActiveError(FakeTensorError):
@@ -133,3 +144,21 @@ def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
 
 
 _C._set_exception_factory(_make_exception)
+
+#: What PyTorch's kernels in Python raise where they were not written for their arguments. All else is for callers.
+_MISTAKES = (AttributeError, KeyError, NameError, ZeroDivisionError)
+
+
+def _describe_failure(error: BaseException) -> tuple[bool, str] | None:
+    """Whether it is an assertion, and what a kernel failed of, or None for an error that callers are meant to meet."""
+    if isinstance(error, FakeTensorError):  # some are AssertionErrors, and no failure of the kernel
+        return None
+    is_assertion = isinstance(error, AssertionError)
+    if not is_assertion and not isinstance(error, _MISTAKES):
+        return None
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    text = str(error) if is_assertion else f"{type(error).__name__}: {error}"
+    return is_assertion, text or "".join(f"`{frame.line}` in {frame.name}" for frame in where)
+
+
+_C._set_failure_describer(_describe_failure)

@@ -6,7 +6,7 @@ renamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -19,8 +19,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C
 from torchfake.converter import keep_for_readers, refuse_meta
-from torchfake.errors import MixedModesError
-from torchfake.modes import Mode, current_mode, fake_mode, mode_of, no_fake_mode
+from torchfake.errors import MixedModesError, RealTensorError
+from torchfake.helpers import note_where_made
+from torchfake.modes import Mode, current_mode, mode_of, no_fake_mode
+from torchfake.modes import fake_mode as _fake_mode
 
 if TYPE_CHECKING:
     from torchfake.fake_tensor_mode import FakeTensorMode
@@ -38,6 +40,18 @@ __all__ = [
     "no_fake_mode",
     "to_fake",
 ]
+
+
+class fake_mode(_fake_mode):
+    """`torchfake.fake_mode` with the default of torchdistx: devices that this machine lacks are faked on request only.
+
+    >>> from torchfake.fake import fake_mode
+    >>> fake_mode().fake_cuda, fake_mode(fake_cuda=True).fake_cuda
+    (False, True)
+    """
+
+    def __init__(self, *, fake_cuda: bool = False, **options: Any) -> None:
+        super().__init__(fake_cuda=fake_cuda, **options)
 
 
 def find_fake(values: Iterable[object]) -> Tensor | None:
@@ -66,8 +80,21 @@ def _unwrap(tensor: Tensor) -> Tensor | None:
     return None
 
 
+def holds_fake(tensor: object) -> TypeGuard[Tensor]:
+    """Whether `tensor` is a fake or wraps one, possibly among real tensors."""
+    return isinstance(tensor, Tensor) and _unwrap(tensor) is not None
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The tensors inside a wrapper subclass, at any depth; otherwise the tensor itself."""
+    return [part for part in get_plain_tensors(tensor, out=[]) if isinstance(part, Tensor)]
+
+
 def is_fake(tensor: object) -> TypeGuard[Tensor]:
-    """Whether `tensor` is fake, or a wrapper around a fake: of functorch, of functionalization, or a wrapper subclass.
+    """Whether `tensor` is fake, or a wrapper around fakes: of functorch, of functionalization, or a wrapper subclass.
+
+    Raises:
+        RealTensorError: A wrapper subclass holds fakes and real tensors.
 
     >>> import torch
     >>> from torchfake import fake_mode, is_fake
@@ -76,11 +103,22 @@ def is_fake(tensor: object) -> TypeGuard[Tensor]:
     >>> is_fake(x), is_fake(torch.ones(2))
     (True, False)
     """
-    return isinstance(tensor, Tensor) and _unwrap(tensor) is not None
+    if not isinstance(tensor, Tensor):
+        return False
+    answers = {_unwrap(part) is not None for part in _parts(tensor)}
+    if len(answers) > 1:
+        raise RealTensorError(
+            f"is_fake: got mixed fake and real tensors! A {type(tensor).__name__} holds both; convert the real ones "
+            "with the mode's from_tensor, or torchfake.to_fake."
+        )
+    return True in answers
 
 
 def maybe_get_fake_mode(t: object) -> Mode | None:
-    """The mode of the fake that `t` is or wraps; None for anything else.
+    """The mode of the fakes that `t` is or wraps; None for anything else.
+
+    Raises:
+        MixedModesError: A wrapper subclass holds fakes of different modes, or fakes and real tensors.
 
     >>> import torch
     >>> from torchfake import fake_mode, maybe_get_fake_mode
@@ -89,8 +127,16 @@ def maybe_get_fake_mode(t: object) -> Mode | None:
     >>> maybe_get_fake_mode(x) is mode, maybe_get_fake_mode(torch.ones(2))
     (True, None)
     """
-    fake = _unwrap(t) if isinstance(t, Tensor) else None
-    return None if fake is None else mode_of(fake)
+    if not isinstance(t, Tensor):
+        return None
+    fakes = [_unwrap(part) for part in _parts(t)]
+    modes = [None if fake is None else mode_of(fake) for fake in fakes]
+    if any(mode is not modes[0] for mode in modes):
+        raise MixedModesError(
+            f"maybe_get_fake_mode: a {type(t).__name__} holds tensors that do not belong to one mode; convert them "
+            "with the mode's from_tensor."
+        )
+    return modes[0] if modes else None
 
 
 def detect_fake_mode(inputs: object = None) -> Mode | None:
@@ -196,6 +242,57 @@ def write_value(value: Tensor, fake: Tensor) -> None:
         fake.copy_(_C.lift_constant(value.detach().clone(), _C.mode_of(fake)))
 
 
+def _mode_and_elem(first: Mode | Tensor | None, elem: Tensor | None, mode: Mode | None) -> tuple[Mode, Tensor]:
+    if isinstance(first, Mode):
+        if mode is not None and mode is not first:
+            raise TypeError("FakeTensor: got conflicting fake_mode values")
+        mode = first
+    elif first is not None:
+        if not isinstance(first, Tensor):
+            raise TypeError(f"FakeTensor: expected a mode or a tensor as first argument, got {type(first).__name__}")
+        if elem is not None:
+            raise TypeError("FakeTensor: expected either (fake_mode, elem, ...) or (elem, fake_mode=..., ...)")
+        elem = first
+    if mode is None:
+        raise TypeError("FakeTensor: missing required argument: 'fake_mode'")
+    if elem is None:
+        raise TypeError("FakeTensor: missing required argument: 'elem'")
+    return mode, elem
+
+
+def _one_device(given: dict[str, torch.device | str | None], mode: Mode) -> torch.device:
+    """The device that the arguments agree on, with an index."""
+    devices = {name: normalize_device(device, mode) for name, device in given.items() if device is not None}
+    if not devices:
+        raise TypeError("FakeTensor: missing required argument: 'device' (or 'fake_device')")
+    if len(set(devices.values())) > 1:
+        said = ", ".join(f"{name}={device}" for name, device in devices.items())
+        raise ValueError(f"FakeTensor: got conflicting device values: {said}")
+    return next(iter(devices.values()))
+
+
+def normalize_device(device: torch.device | str, mode: Mode) -> torch.device:
+    """`device` with the index that a fake of the mode would claim."""
+    claimed = torch.device(device)
+    if claimed.index is not None or claimed.type in ("cpu", "meta"):
+        return claimed
+    with no_fake_mode():
+        return _C.fake_device(_C.to_fake_of(torch.empty(0, device="meta"), mode._state, claimed))
+
+
+def _meta_of(elem: Tensor) -> Tensor:
+    """A plain meta tensor like `elem`, which may be a fake that claims meta."""
+    return _C.to_meta(elem) if _C.is_plain_fake(elem) else elem.detach()
+
+
+def set_fake_device(fake: Tensor, device: torch.device | str) -> None:
+    """Makes `fake` claim another device. It has a storage of its own afterwards, and no known values."""
+    claimed = normalize_device(device, mode_of(fake))
+    if claimed != _C.fake_device(fake):
+        with no_fake_mode(), torch.no_grad():
+            fake.data = _C.to_fake_of(_C.meta_like(fake), _C.mode_of(fake), claimed)
+
+
 class _FakeTensorMeta(type(Tensor)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, Tensor) and _C.is_plain_fake(instance)
@@ -230,44 +327,60 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     """The number of distinct values, once `unique` has counted them."""
     unique_consecutive_memo: complex | None
     """The same of `unique_consecutive`."""
+    get_nested_int: Callable[..., torch.SymInt]
+    """Returns `nested_int_memo`, made if there is none, times `coeff`."""
     pytype: type[Tensor] | None
     """What the constructor was given; has no effect."""
     dispatch_keys: object
     """What the constructor was given; has no effect."""
 
+    nested_int_memo: torch.SymInt | None
+    """The nested integer that stands for it as the offsets of a jagged tensor."""
+
     def __new__(
         cls,
-        fake_mode: Mode,
-        elem: Tensor,
-        device: torch.device | str,
+        fake_mode_or_elem: Mode | Tensor | None = None,
+        elem: Tensor | None = None,
+        device: torch.device | str | None = None,
         constant: Tensor | None = None,
         real_tensor: Tensor | None = None,
         pytype: type[Tensor] | None = None,
         dispatch_keys: object = None,
         *,
+        fake_mode: Mode | None = None,
+        fake_device: torch.device | str | None = None,
+        _fake_device: torch.device | str | None = None,
         requires_grad: bool | None = None,
     ) -> FakeTensor:
-        """A fake of `fake_mode` that claims `device`, with the metadata of a meta tensor.
+        """A fake of a mode that claims `device`, with the metadata of a meta tensor.
+
+        Called as `FakeTensor(mode, elem, device)` or `FakeTensor(elem, fake_mode=mode, fake_device=device)`.
 
         Args:
             constant: Its value, of at most as many elements as the mode tracks.
             real_tensor: Its value, in a mode with `propagate_real_tensors=True`.
             pytype: Stored as an attribute, without effect.
             dispatch_keys: Likewise.
+            fake_device: Another name of `device`.
 
         Raises:
-            ValueError: `elem` is not on the meta device, or the mode does not track the value.
+            TypeError: The mode, `elem` or the device is missing.
+            ValueError: `elem` is not on the meta device, the mode does not track the value, or two different devices
+                are given.
             UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
         """
+        mode, elem = _mode_and_elem(fake_mode_or_elem, elem, fake_mode)
+        claimed = _one_device({"device": device, "fake_device": fake_device, "_fake_device": _fake_device}, mode)
         if elem.device.type != "meta":
             raise ValueError(f"FakeTensor: expected a meta tensor, got one on {elem.device}")
-        refuse_meta(device, fake_mode)
-        value = _value_to_keep(fake_mode, constant, real_tensor)
+        refuse_meta(claimed, mode)
+        value = _value_to_keep(mode, constant, real_tensor)
         with no_fake_mode():  # detached, so that the converter does not remember the fake for `elem`
-            fake = _C.from_meta_and_device(elem.detach(), torch.device(device), fake_mode._state)
+            fake = _C.from_meta_and_device(_meta_of(elem), claimed, mode._state)
         if value is not None:
             write_value(value, fake)
         fake.requires_grad_(elem.requires_grad if requires_grad is None else requires_grad)
+        note_where_made(fake)
         return keep_for_readers(fake, pytype, dispatch_keys)
 
     @staticmethod

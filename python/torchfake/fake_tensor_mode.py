@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -34,10 +35,10 @@ CONSTANT_NUMEL_LIMIT = 1
 """The largest number of elements for which a `FakeTensorMode` tracks values."""
 
 
-def _dynamo_says_cache() -> bool:
+def _dynamo_says(name: str, default: bool) -> bool:
     # Importing it takes seconds. If it has not been imported, it has its default.
     config = sys.modules.get("torch._dynamo.config")
-    return config is None or bool(config.fake_tensor_cache_enabled)
+    return default if config is None else bool(getattr(config, name))
 
 
 Value = TypeVar("Value", bool, int)
@@ -69,13 +70,16 @@ class FakeTensorMode(Mode):
         allow_non_fake_inputs: Whether real tensors among the arguments are converted; otherwise `RealTensorError` is
             raised.
         shape_env: Not supported yet: sizes are integers.
-        static_shapes: Stored as an attribute; sizes are integers either way.
+        static_shapes: True, or left out: sizes are integers.
         export: Stored as an attribute.
         allow_meta: Whether a fake may claim the meta device.
         propagate_real_tensors: Whether every fake carries real values: each operator also runs for real on the CPU,
             `item()` returns the real value, and a fake result whose metadata differs from the real one's raises
             `MetadataMismatchError`.
-        cache_enabled: Whether the shape cache is used.
+        cache_enabled: Whether the shape cache is used; by default not with `propagate_real_tensors`.
+
+    Raises:
+        DynamicShapesError: A `shape_env` was given, or `static_shapes=False`.
 
     Options left out default to `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
 
@@ -110,17 +114,22 @@ class FakeTensorMode(Mode):
                 "FakeTensorMode: a shape_env was given, and symbolic sizes are not supported yet; leave it out to "
                 "trace with integer sizes."
             )
+        if static_shapes is False:
+            raise DynamicShapesError(
+                "FakeTensorMode: static_shapes=False makes sizes symbolic, which is not supported yet; leave it out."
+            )
         if propagate_real_tensors is None:
             propagate_real_tensors = functorch_config.fake_tensor_propagate_real_tensors
         if cache_enabled is None:
-            cache_enabled = _dynamo_says_cache()
+            # Real values are computed on every call, so a hit would save little.
+            cache_enabled = _dynamo_says("fake_tensor_cache_enabled", True) and not propagate_real_tensors
         state = _C.ModeState(known_values=CONSTANT_NUMEL_LIMIT, exclusive=True)
         state.known_from_factories = False
         state.allow_fallback_kernels = allow_fallback_kernels
         state.allow_meta = functorch_config.fake_tensor_allow_meta if allow_meta is None else allow_meta
         state.propagate_real_tensors = propagate_real_tensors
         state.cache_enabled = cache_enabled
-        self._set_up(state, static_shapes is None or static_shapes, export)
+        self._set_up(state, True, export)
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     @classmethod
@@ -137,12 +146,34 @@ class FakeTensorMode(Mode):
         self.fake_tensor_converter = FakeTensorConverter(copy_data=state.propagate_real_tensors, export=export)
         self.nt_tensor_id_initial_count = torch.nested._internal.nested_tensor._tensor_id_counter
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
+        self._in_kernel = False
+        self._allow_unsafe_data_ptr_access = functorch_config.fake_tensor_allow_unsafe_data_ptr_access
+        self._cross_checks = _dynamo_says("fake_tensor_cache_crosscheck_enabled", False)
 
     def __enter__(self) -> Self:
         preferred = functorch_config.fake_tensor_prefer_device_type
         if self._state.prefer_device_type != preferred:
             self._state.prefer_device_type = preferred
-        return super().__enter__()
+        super().__enter__()
+        self._checks().append(_C.EnteredCrossCheck() if self._cross_checks else None)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        check = self._checks().pop()
+        if check is not None:
+            check.leave()
+        super().__exit__(kind, error, traceback)
+
+    def _checks(self) -> list[_C.EnteredCrossCheck | None]:
+        if not hasattr(self._entered, "checks"):
+            self._entered.checks = []
+        checks: list[_C.EnteredCrossCheck | None] = self._entered.checks
+        return checks
 
     allow_fallback_kernels = _StateFlag[bool]()
     allow_meta = _StateFlag[bool]()
@@ -150,8 +181,23 @@ class FakeTensorMode(Mode):
     propagate_real_tensors = _StateFlag[bool]()
     epoch = _StateFlag[int]()
 
-    #: Always False: kernels are not run on the fakes themselves.
-    in_kernel_invocation = False
+    @property
+    def in_kernel_invocation(self) -> bool:
+        """Whether this thread is inside of a kernel, where fakes are meta tensors; or what was set."""
+        return self._in_kernel or _C.in_kernel()
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, inside: bool) -> None:
+        self._in_kernel = inside
+
+    @property
+    def avoid_device_init(self) -> bool:
+        """Whether this machine lacks an accelerator whose context could be initialised."""
+        with no_fake_mode():
+            module = getattr(torch, torch._C._get_privateuse1_backend_name(), None)
+            others = [getattr(torch, "hpu", None), torch.xpu, module]
+            return not any(each is not None and each.is_available() for each in (torch.cuda, *others))
+
     #: As in PyTorch, without effect without a `shape_env`.
     allow_scalar_outputs = False
 
@@ -162,11 +208,16 @@ class FakeTensorMode(Mode):
 
     @property
     def cache_crosscheck_enabled(self) -> bool:
-        """Whether cached results are compared with the kernel's. All modes share the cache and this flag."""
-        return _C.cache_cross_check()
+        """Whether cached results are compared with the kernel's. All modes share the cache and this flag.
+
+        `torch._dynamo.config.fake_tensor_cache_crosscheck_enabled`, when the mode is created, turns it on while the
+        mode is entered.
+        """
+        return self._cross_checks or _C.cache_cross_check()
 
     @cache_crosscheck_enabled.setter
     def cache_crosscheck_enabled(self, enabled: bool) -> None:
+        self._cross_checks = self._cross_checks and enabled
         _C.set_cache_cross_check(enabled)
 
     @property
@@ -195,11 +246,9 @@ class FakeTensorMode(Mode):
         Raises:
             UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
         """
-        if symbolic_context is not None:
-            raise DynamicShapesError(
-                "from_tensor: a symbolic_context was given, and symbolic sizes are not supported yet"
-            )
-        return self.fake_tensor_converter.from_real_tensor(self, tensor, source=source, trace=trace)
+        return self.fake_tensor_converter.from_real_tensor(
+            self, tensor, source=source, symbolic_context=symbolic_context, trace=trace
+        )
 
     def is_our_fake(self, tensor: object) -> bool:
         """Whether `tensor` is a fake of this mode."""
@@ -208,6 +257,16 @@ class FakeTensorMode(Mode):
     def may_turn_const(self, tensor: Tensor) -> bool:
         """Whether a real tensor is small enough for its value to be tracked."""
         return tensor.numel() <= CONSTANT_NUMEL_LIMIT and tensor.device.type != "meta" and not self.is_our_fake(tensor)
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+        """The symbol for the ragged size of a jagged tensor.
+
+        Raises:
+            DynamicShapesError: Always, while modes have no `shape_env`.
+        """
+        raise DynamicShapesError(
+            "create_symbolic_nested_int: a nested integer is a symbol, and symbolic sizes are not supported yet."
+        )
 
     def reset_nt_tensor_id_counter(self) -> None:
         """Resets the counter of nested tensors' ids to what it was when the mode was created."""

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchfake import _C
 from torchfake.converter import FakeTensorConverter
-from torchfake.fake import find_fake, is_fake, maybe_get_fake_mode
+from torchfake.fake import find_fake, holds_fake, maybe_get_fake_mode
 from torchfake.fake_tensor_mode import FakeTensorMode
 from torchfake.interop import from_pytorch_fake
 from torchfake.modes import Mode, current_mode
@@ -70,7 +70,7 @@ class _Fakes:
 
     def lift(self, constant: Tensor) -> Tensor:
         """A fake of `constant` with its values, if the mode tracks that many."""
-        if is_fake(constant):
+        if holds_fake(constant):
             return self.convert(constant)
         fake: Tensor = torch.ops.aten.lift_fresh.default(constant)
         return fake

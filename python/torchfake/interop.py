@@ -19,8 +19,8 @@ from typing_extensions import deprecated
 from torchfake import _C
 from torchfake.converter import AnyTensor, is_plain, rewrap, with_history
 from torchfake.errors import DynamicShapesError, MixedModesError, RealTensorError
-from torchfake.fake import FakeTensor, find_fake, write_value
-from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT
+from torchfake.fake import FakeTensor, find_fake, holds_fake, write_value
+from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT, FakeTensorMode
 from torchfake.modes import Mode, current_mode, no_fake_mode
 
 __all__ = ["from_pytorch_fake", "to_pytorch_fake"]
@@ -123,6 +123,8 @@ def _with_autograd_of(t: Tensor, converted: AnyTensor, convert: Callable[[Tensor
         converted.requires_grad_(t.requires_grad)
     if not t.is_leaf:
         return with_history(converted)
+    if t.requires_grad and converted.grad_dtype != t.grad_dtype:
+        converted.grad_dtype = t.grad_dtype
     if t.grad is not None:
         converted.grad = convert(t.grad)
     return converted
@@ -157,6 +159,40 @@ def suspend_as_well(original: Callable[..., Iterator[Any]], *args: Any, **kwargs
     finally:
         if suspended is not None:
             suspended.leave()
+
+
+def active_mode(original: Callable[[], Any]) -> Any:
+    """`torch._guards.active_fake_mode` returns the FakeTensorMode of ours that this thread is in."""
+    found, mode = original(), current_mode()
+    return mode if found is None and mode is not None and mode._state.exclusive else found
+
+
+class _EitherMode(type):
+    """The type of what stands for PyTorch's FakeTensorMode in modules that only ask `isinstance`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (PyTorchsMode, FakeTensorMode))
+
+
+def either_mode(original: Any) -> Any:
+    """A class of which modes of both kinds are instances."""
+    return _EitherMode(original.__name__, (), {"__doc__": "PyTorch's FakeTensorMode, or torchfake's."})
+
+
+def output_storages(original: Callable[[Any], Any], node: Any) -> Any:
+    """Inductor's memory estimator counts the storages of our fakes too."""
+    from torch._inductor.fx_passes.memory_estimator import StorageKey
+
+    storages = original(node)
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, Tensor) and _C.is_plain_fake(value):
+            storages.add(StorageKey(value.untyped_storage(), value.device))
+    return storages
+
+
+def is_abstract(original: Callable[[Tensor], bool], tensor: Tensor) -> bool:
+    """The checks of `opcheck` that compare data skip fakes of ours as they skip PyTorch's."""
+    return original(tensor) or holds_fake(tensor)
 
 
 # Per thread, one entry for each time that PyTorch's own FakeTensorMode was entered inside a mode of ours.

@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torchfake.fake import is_fake, to_fake
+from torchfake.fake import holds_fake, to_fake
 from torchfake.inspect_model import format_bytes, print_table
 
 __all__ = ["Step", "StepTensor", "Trace", "count_bytes", "print_steps", "step_table", "trace"]
@@ -226,7 +226,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _alias(tensor: Tensor) -> Tensor:
     """An alias of the tensor that later in-place changes of its sizes do not affect."""
-    return (tensor if is_fake(tensor) else to_fake(tensor)).data
+    return (tensor if holds_fake(tensor) else to_fake(tensor)).data
 
 
 # ---- Printing --------------------------------------------------------------------------------------------------------

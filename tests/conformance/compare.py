@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,21 @@ from torch.utils import _pytree as pytree
 SAME = "same"
 BOTH_REFUSE = "both refuse"
 REFUSED_WITH_VALUES = "refused where values are known"  # the values are what is wrong: only known fakes can tell
-DATA_DEPENDENT = "data-dependent"  # declared, and right where the values are known
+DATA_DEPENDENT = "data-dependent"  # declared, shown to be so, and right where the values are known
 #: Outcomes that are not.
 DIFFERENT = "different"
 FAKE_RAISES = "fake raises"
 FAKE_ACCEPTS = "fake accepts"
 OTHER_ERROR = "fake raises another type"
 NOT_ANSWERED = "data-dependent with known values"
+NOT_SHOWN = "declared data-dependent, and other values change nothing"
 CRASH = "crash"
 NO_SAMPLES = "no samples"
 #: Nothing to compare.
 REAL_ACCEPTS = "real accepts"
 NOT_MATCHED = "not matched"
 
-FAILURES = (DIFFERENT, FAKE_RAISES, FAKE_ACCEPTS, OTHER_ERROR, NOT_ANSWERED, CRASH, NO_SAMPLES)
+FAILURES = (DIFFERENT, FAKE_RAISES, FAKE_ACCEPTS, OTHER_ERROR, NOT_ANSWERED, NOT_SHOWN, CRASH, NO_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a call gave: a row per tensor, or the exception."""
+    """What a call gave: a row per tensor and what is no tensor, or the exception."""
 
     rows: list[Any]
     error: Exception | None = None
     not_fake: bool = False
+    values: tuple[Any, ...] = ()
 
 
 def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor], before: list[torch.Tensor]) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor], before: list[torc
     row: dict[str, Any] = {
         "size": tuple(tensor.shape),
         "dtype": tensor.dtype,
-        "device": tensor.device.type,
+        "device": str(tensor.device),
         "layout": tensor.layout,
         "requires_grad": tensor.requires_grad,
     }
@@ -151,7 +154,9 @@ def observe_real(function: Callable[..., Any], arguments: Any, with_gradients: b
     args, kwargs = copy_tree(arguments)
     torch.manual_seed(0)
     try:
-        return Observation(describe(function(*args, **kwargs), tensors_in((args, kwargs)), with_gradients))
+        outputs = function(*args, **kwargs)
+        values = tuple(leaf for leaf in pytree.tree_leaves(outputs) if not isinstance(leaf, torch.Tensor))
+        return Observation(describe(outputs, tensors_in((args, kwargs)), with_gradients), values=values)
     except Exception as error:
         return Observation([], error.with_traceback(None))
 
@@ -219,43 +224,155 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
     def once(known: bool) -> Result:
         return judge(engine, real, observe_fake(engine, function, arguments, with_gradients, known=known))
 
-    return settle(engine, once, lambda: values_decide(function, arguments, real))
+    def shown() -> bool:
+        return values_decide(function, arguments, real, with_gradients)
+
+    return settle(engine, once, shown, shown)
 
 
-def values_decide(function: Callable[..., Any], arguments: Any, refused: Observation) -> bool:
-    """Whether the call that was refused is accepted, or refused in other words, with other values."""
-    if isinstance(refused.error, torch.linalg.LinAlgError):
+def values_decide(function: Callable[..., Any], arguments: Any, real: Observation, with_gradients: bool) -> bool:
+    """Whether the real call gives something else with other values: other metadata, other numbers, or another refusal.
+
+    A call that is accepted is not shown to depend on values by one that is refused: out of range is another matter.
+    """
+    if isinstance(real.error, torch.linalg.LinAlgError):
         return True  # singular, or not positive-definite
-    told = str(refused.error)[:40]
-    for value in (0, 1):
-        filled = pytree.tree_map_only(torch.Tensor, functools.partial(_filled, value=value), copy_tree(arguments))
-        error = observe_real(function, filled, with_gradients=False).error
-        if error is None or type(error) is not type(refused.error) or str(error)[:40] != told:
+    if real.error is None and (
+        reads_values(function, arguments, with_gradients) or asks_for_data(function, arguments, with_gradients)
+    ):
+        return True  # the cheaper questions first
+    for changed in other_values(arguments):
+        other = observe_real(function, changed, with_gradients)
+        if real.error is not None:
+            if type(other.error) is not type(real.error) or str(other.error)[:40] != str(real.error)[:40]:
+                return True
+        elif other.error is None and (other.rows != real.rows or other.values != real.values):
             return True
+    if real.error is None and any(map(_repeats, tensors_in(arguments))):
+        # Elements in one place have one value. That it is one is not in the sizes, by which an operator is judged.
+        apart = pytree.tree_map_only(torch.Tensor, _apart, arguments)
+        return values_decide(function, apart, observe_real(function, apart, with_gradients), with_gradients)
     return False
 
 
-def _filled(tensor: torch.Tensor, value: int) -> torch.Tensor:
-    if tensor.layout == torch.strided and not tensor.is_nested:
+def _repeats(tensor: torch.Tensor) -> bool:
+    return is_dense(tensor) and any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, each element in a place of its own."""
+    if not _repeats(tensor):
+        return tensor
+    return tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
+
+
+#: What PyTorch says where it would have to read data that is not there.
+_NO_DATA = ("meta tensors", "Cannot copy out of meta tensor", "data-dependent", "data dependent")
+
+
+def asks_for_data(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
+    """Whether the call, made on meta tensors, ends because a value is read, forward or backward."""
+    if not all(map(is_dense, tensors_in(arguments))):
+        return False
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _on_meta, arguments)
+    try:
+        outputs = tensors_in(function(*args, **kwargs))
+        if with_gradients:
+            gradients(outputs, tensors_in((args, kwargs)))
+    except Exception as error:
+        return any(words in str(error) for words in _NO_DATA)
+    return False
+
+
+@functools.cache
+def _tagged() -> frozenset[str]:
+    """Operators of which PyTorch says that values decide about their result."""
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    found = set()
+    for qualified in torch._C._dispatch_get_all_op_names():
+        name, _, overload = qualified.partition(".")
+        if name.startswith("aten::") and not tags.isdisjoint(torch._C._get_operation_overload(name, overload)[2]):
+            found.add(name)
+    return frozenset(found)
+
+
+def reads_values(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
+    """Whether the real call, on its way, calls an operator that is tagged so. It itself is no witness."""
+    with torch.autograd.profiler.profile(use_kineto=False) as profile:
+        observe_real(function, arguments, with_gradients)
+    return any(event.cpu_parent is not None and event.name in _tagged() for event in profile.function_events)
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    new = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return new.requires_grad_(tensor.requires_grad)
+
+
+def shown_on_the_cpu(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
+    """Whether what a fake on a claimed GPU declares to depend on values does so on the CPU."""
+    real = observe_real(function, arguments, with_gradients)
+    return values_decide(function, arguments, real, with_gradients) or asks_for_data(
+        function, arguments, with_gradients
+    )
+
+
+#: Draws of random numbers among the values to try.
+DRAWS = 12
+
+
+def other_values(arguments: Any) -> Iterator[Any]:
+    """The arguments with other values: one number throughout (a large one, too), the same elsewhere, small random ones."""
+    generator = torch.Generator().manual_seed(0)
+
+    def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: _with_values(tensor, change), copy_tree(arguments))
+
+    yield changed(torch.zeros_like)
+    yield changed(torch.ones_like)
+    yield changed(lambda flat: torch.full_like(flat, 100))
+    yield changed(lambda flat: flat.flip(0))
+    yield changed(lambda flat: flat[:1].expand_as(flat))
+    for _ in range(DRAWS):
+        yield changed(lambda flat: flat[torch.randint(len(flat), flat.shape, generator=generator)])
+        yield changed(lambda flat: torch.randint(0, 5, flat.shape, generator=generator).to(flat.dtype))
+
+
+def _with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Changes all that the tensor's storage holds, repeated elements alike."""
+    if is_dense(tensor) and tensor.untyped_storage().nbytes() >= tensor.element_size():
         with torch.no_grad():
-            tensor.untyped_storage().fill_(0)
-            if value and tensor.numel() > 0 and 0 not in tensor.stride():
-                tensor.fill_(value)
+            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            # Some dtypes have no kernel that could change them.
+            with contextlib.suppress(RuntimeError):
+                whole.copy_(change(whole).clone())
     return tensor
 
 
-def settle(engine: Engine, once: Callable[[bool], Result], values_decide: Callable[[], bool] = lambda: True) -> Result:
-    """The result on unknown fakes, or where values decide, that on known ones."""
+def settle(
+    engine: Engine,
+    once: Callable[[bool], Result],
+    values_decide: Callable[[], bool],
+    values_refuse: Callable[[], bool] = lambda: True,
+) -> Result:
+    """The result on unknown fakes, or where values decide, that on known ones.
+
+    What unknown fakes declare to depend on values has to be shown to by `values_decide`; and by `values_refuse` what
+    they accept where the real operator refuses.
+    """
     result = once(False)
     if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
         return result
     if not engine.knows_values:
-        return Result(DATA_DEPENDENT, result.detail) if result.outcome == NOT_ANSWERED else result
+        if result.outcome == NOT_ANSWERED:
+            return Result(DATA_DEPENDENT if values_decide() else NOT_SHOWN, result.detail)
+        return result
     known = once(True)
     if known.outcome == SAME:
-        return Result(DATA_DEPENDENT, result.detail)
+        return Result(DATA_DEPENDENT if values_decide() else NOT_SHOWN, result.detail)
     if known.outcome == BOTH_REFUSE:
-        if result.outcome == FAKE_ACCEPTS and not values_decide():
+        if result.outcome == FAKE_ACCEPTS and not values_refuse():
             return Result(FAKE_ACCEPTS, f"whatever the values, {result.detail}")
         return Result(REFUSED_WITH_VALUES)
     return result if result.outcome == FAKE_ACCEPTS else known

@@ -10,7 +10,8 @@ from typing import Any
 
 import compare
 from compare import Case
-from known_differences import KNOWN, Difference, explanation
+from known_differences import KNOWN, Difference, explanation, wrong_count
+from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +33,9 @@ class Report:
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self.failures: dict[str, list[Case]] = collections.defaultdict(list)
-        self.seen: dict[str, set[tuple[Difference, str]]] = collections.defaultdict(set)
+        self.explained: dict[str, collections.Counter[tuple[Difference, str]]] = collections.defaultdict(
+            collections.Counter
+        )
 
     def add(self, engine: str, case: Case) -> None:
         self.counts[case.suite, engine][case.result.outcome] += 1
@@ -41,16 +44,17 @@ class Report:
         known = explanation(case)
         if known is not None:
             self.counts[case.suite, engine][LISTED] += 1
-            self.seen[engine].add((known, case.subject))
+            self.explained[engine][known, case.subject] += 1
         self.failures[engine].append(case)
 
     def unlisted(self, engine: str) -> list[Case]:
         return [case for case in self.failures[engine] if explanation(case) is None]
 
-    def not_seen(self, engine: str, ran: set[tuple[str, str]]) -> list[tuple[Difference, str]]:
-        """Listed differences of the subjects that ran, which did not show."""
+    def wrong_counts(self, engine: str, ran: set[tuple[str, str]], is_whole: bool) -> list[str]:
+        """What the list of differences says otherwise, of the subjects that ran."""
         listed = [(known, subject) for known in KNOWN for subject in known.subjects if (known.suite, subject) in ran]
-        return [pair for pair in listed if pair not in self.seen[engine]]
+        counts = ((known, subject, self.explained[engine][known, subject]) for known, subject in listed)
+        return [why for found in counts if (why := wrong_count(*found, is_whole))]
 
     def print_tables(self, console: Console) -> None:
         for name in dict.fromkeys(suite for suite, _ in self.counts):
@@ -74,6 +78,7 @@ class Report:
 
     def write(self, path: Path) -> None:
         rows: dict[str, Any] = {
+            "provenance": provenance(),
             "counts": {f"{suite} {engine}": dict(counts) for (suite, engine), counts in self.counts.items()},
             "failures": {
                 engine: [{**dataclasses.asdict(case), "listed": explanation(case) is not None} for case in cases]

@@ -16,6 +16,7 @@ import functools
 import gzip
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,9 +35,10 @@ from compare import (
     judge_against_record,
     settle,
     shares_storage,
+    shown_on_the_cpu,
     tensors_in,
 )
-from cuda_record import DEVICE, described
+from cuda_record import DEVICE, described, with_device_index
 from engines import Engine, fake_tree
 from suite_operators import Scope, operators
 from torch.testing._internal.opinfo.core import OpInfo
@@ -60,7 +62,8 @@ def records() -> dict[str, dict[tuple[str, str], list[Recorded]]]:
     with gzip.open(RECORD, "rt") as lines:
         for line in itertools.islice(lines, 1, None):
             op, dtype, layout, inputs, outputs, grads = json.loads(line)
-            found[op][dtype.removeprefix("torch."), layout].append((inputs, outputs, grads))
+            row = (inputs, with_device_index(outputs), with_device_index(grads))
+            found[op][dtype.removeprefix("torch."), layout].append(row)
     return found
 
 
@@ -74,6 +77,8 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
             continue
         pairs = matched(subject, dtype, layout, recorded[: scope.limit or None])
         for i, (record, op, arguments) in enumerate(pairs):
+            if not scope.includes(NAME, subject, f"{dtype} {layout}", i):
+                continue
             if op is None or arguments is None:
                 result = Result(NOT_MATCHED, f"no sample has the inputs {record[0]}"[:300])
             else:
@@ -154,7 +159,11 @@ def _relation(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[Any] | N
 
 def compare_with_record(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded) -> Result:
     """Unknown values first; where they decide, fakes that know theirs have to answer as the GPU did."""
-    return settle(engine, lambda known: _compare_once(engine, op, arguments, record, known))
+    return settle(
+        engine,
+        lambda known: _compare_once(engine, op, arguments, record, known),
+        lambda: shown_on_the_cpu(op.op, arguments, record[2] is not None),
+    )
 
 
 def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded, known: bool) -> Result:
@@ -177,14 +186,37 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
         return judge_against_record(engine, error, grads if refuses else None)
     if refuses:
         return Result(FAKE_ACCEPTS, f"real {grads}")
-    if known and [row[1:3] for row in answer] == [row[1:3] for row in outputs] and answer != outputs:
-        # The samples' values are not those on record, and they decide the sizes.
-        return Result(SAME)
+    if known:
+        outputs = _of_these_values(outputs, op, arguments)
     if answer != outputs:
         return Result(DIFFERENT, f"outputs real {outputs} fake {answer}"[:400])
     if asks_gradients and answered_grads != grads:
         return Result(DIFFERENT, f"gradients real {grads} fake {answered_grads}"[:400])
     return Result(SAME)
+
+
+def _of_these_values(outputs: list[Any], op: OpInfo, arguments: Arguments) -> list[Any]:
+    """The record with the sizes that the CPU gives for the sample, in the order of memory that the GPU has.
+
+    The samples' values are not those on record, and they decide the sizes.
+    """
+    args, kwargs = copy_tree(arguments)
+    sizes = [list(tensor.shape) for tensor in tensors_in(op.op(*args, **kwargs))]
+    if len(sizes) != len(outputs):
+        return outputs
+    pairs = zip(outputs, sizes, strict=True)
+    return [row if row[0] == size else [size, *row[1:3], _dense(size, row), *row[4:]] for row, size in pairs]
+
+
+def _dense(sizes: list[int], row: list[Any]) -> list[int]:
+    """Strides of a tensor that fills its memory in the order of dimensions that the recorded one has."""
+    recorded, strides = row[0], row[3]
+    order = sorted(range(len(sizes)), key=lambda dim: -strides[dim] if strides and recorded[dim] > 1 else -math.inf)
+    found, step = [0] * len(sizes), 1
+    for dim in reversed(order):
+        found[dim] = 0 if sizes[dim] == 1 else step
+        step *= sizes[dim]
+    return [] if 0 in sizes else found
 
 
 def _with_devices_of(inputs: list[Any], arguments: Arguments) -> Arguments:

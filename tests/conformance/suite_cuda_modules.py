@@ -25,7 +25,8 @@ def calls(info: ModuleInfo, limit: int = 0) -> Iterator[Call]:
     for dtype, training in itertools.product(DTYPES, (True, False)):
         for given in inputs_of(info, dtype, training, limit):
             variant = f"{dtype} {'train' if training else 'eval'}"
-            yield Call(variant, run_of(info, dtype, training, "cuda"), arguments_of(given))
+            on_gpu, on_cpu = (run_of(info, dtype, training, device) for device in ("cuda", "cpu"))
+            yield Call(variant, on_gpu, arguments_of(given), on_cpu=on_cpu)
 
 
 def subjects() -> list[str]:
@@ -35,4 +36,4 @@ def subjects() -> list[str]:
 def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
     info = next(info for info in module_db if info.name == subject)
     wanted = (call for call in calls(info, scope.limit) if call.variant.split()[0] in scope.dtypes)
-    yield from RECORD.cases(engine, NAME, subject, wanted)
+    yield from RECORD.cases(engine, NAME, subject, wanted, scope)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from compare import NO_SAMPLES, Case, Result, compare, tensors_in
 from engines import Engine
-from suite_operators import Scope
+from suite_operators import Scope, seed_samples
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
 NAME = "modules"
@@ -28,6 +28,8 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
         variant = f"{dtype} {'train' if training else 'eval'}"
         try:
             for i, given in enumerate(inputs_of(info, dtype, training, scope.limit)):
+                if not scope.includes(NAME, subject, variant, i):
+                    continue
                 result = compare(engine, run_of(info, dtype, training), arguments_of(given), with_gradients=False)
                 yield Case(NAME, subject, variant, i, result)
         except Exception as error:
@@ -43,16 +45,21 @@ def _bad_inputs(engine: Engine, info: ModuleInfo, scope: Scope) -> Iterator[Case
             info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
         )
         for i, error_input in enumerate(found):
+            variant = f"bad input {'train' if training else 'eval'}"
+            if not scope.includes(NAME, info.name, variant, i):
+                continue
             run = run_of(info, "float32", training)
             result = compare(engine, run, arguments_of(error_input.module_error_input), with_gradients=False)
-            yield Case(NAME, info.name, f"bad input {'train' if training else 'eval'}", i, result)
+            yield Case(NAME, info.name, variant, i, result)
 
 
 def inputs_of(info: ModuleInfo, dtype: str, training: bool, limit: int) -> Iterator[ModuleInput]:
+    """Inputs with the same values in every run."""
+    seed_samples()
     found = info.module_inputs_func(
         info, device="cpu", dtype=getattr(torch, dtype), requires_grad=True, training=training
     )
-    yield from itertools.islice(found, limit or None)
+    return iter(list(itertools.islice(found, limit or None)))
 
 
 def arguments_of(given: ModuleInput) -> Any:

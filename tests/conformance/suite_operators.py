@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from compare import NO_SAMPLES, Case, Result, compare
 from engines import Engine
@@ -35,12 +38,26 @@ REAL_CRASHES = {
 
 @dataclass(frozen=True)
 class Scope:
-    """How much of a suite to run. `limit` samples of each subject and dtype, 0 for all."""
+    """How much of a suite to run.
+
+    Attributes:
+        limit: Samples of each subject and dtype, 0 for all.
+        share: The part of the cases to run; `seed` decides which, the same ones each time.
+    """
 
     limit: int = 0
     dtypes: tuple[str, ...] = DTYPES
     layouts: tuple[str, ...] = tuple(LAYOUTS)
     calls: tuple[str, ...] = CALLS
+    share: float = 1.0
+    seed: str = ""
+
+    def includes(self, suite: str, subject: str, variant: str, sample: int) -> bool:
+        """Whether the case is in the share, which is drawn from all cases alike."""
+        if self.share >= 1:
+            return True
+        digest = hashlib.sha256(f"{self.seed} {suite} {subject} {variant} {sample}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") < self.share * 2**64
 
     def variants(self) -> Iterator[tuple[str, str]]:
         """Every layout with a plain call; every other call on plain and transposed inputs; writes on expanded ones."""
@@ -62,10 +79,19 @@ def subjects() -> list[str]:
     return list(operators())
 
 
+def seed_samples() -> None:
+    """The same numbers wherever and whenever samples are made."""
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(0)
+
+
 def samples(op: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Arguments]:
+    """Samples with the same values in every run: some outcomes depend on values."""
+    seed_samples()
     grad = dtype in op.supported_backward_dtypes("cpu")
-    for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), limit or None):
-        yield arguments_of(sample)
+    # All of them before the first is used, which may draw numbers too.
+    found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), limit or None))
+    return map(arguments_of, found)
 
 
 def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
@@ -75,8 +101,9 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
             continue
         try:
             for i, arguments in enumerate(samples(op, dtype, scope.limit)):
-                for layout, call in scope.variants():
-                    yield from _compared(engine, op, arguments, (name, layout, call), i)
+                for variant in ((name, layout, call) for layout, call in scope.variants()):
+                    if scope.includes(NAME, subject, " ".join(variant), i):
+                        yield from _compared(engine, op, arguments, variant, i)
         except Exception as error:
             yield Case(NAME, subject, name, 0, Result(NO_SAMPLES, f"{type(error).__name__}: {error}"))
 

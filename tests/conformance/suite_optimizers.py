@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from compare import NO_SAMPLES, Case, Result, compare
 from engines import Engine
-from suite_operators import Scope
+from suite_operators import Scope, seed_samples
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, OptimizerInfo, optim_db
 
 NAME = "optimizers"
@@ -30,6 +30,8 @@ def cases(engine: Engine, subject: str, scope: Scope) -> Iterator[Case]:
         try:
             found = info.optim_inputs_func(device="cpu", dtype=getattr(torch, dtype))
             for i, given in enumerate(itertools.islice(found, scope.limit or None)):
+                if not scope.includes(NAME, subject, variant, i):
+                    continue
                 flags = {"for-loop": {"foreach": False}, "plain": {}}.get(implementation, {implementation: True})
                 arguments = (_parameters(dtype, subject), {**given.kwargs, **flags})
                 result = compare(engine, _run(info), arguments, with_gradients=False)
@@ -48,6 +50,7 @@ def _parameters(dtype: str, subject: str) -> tuple[list[torch.nn.Parameter], lis
     """Parameters and gradients; some optimizers take matrices only."""
     shapes = [(4, 3), (2, 5)] if subject == "Muon" else [(4, 3), (5,), (2, 3, 3), ()]
     kind = getattr(torch, dtype)
+    seed_samples()
     parameters = [torch.nn.Parameter(torch.rand(shape, dtype=kind)) for shape in shapes]
     return parameters, [torch.rand(shape, dtype=kind) for shape in shapes]
 
@@ -56,6 +59,8 @@ def _bad_inputs(engine: Engine, info: OptimizerInfo, scope: Scope) -> Iterator[C
     if info.optim_error_inputs_func is None or "float32" not in scope.dtypes:
         return
     for i, error_input in enumerate(info.optim_error_inputs_func(device="cpu", dtype=torch.float32)):
+        if not scope.includes(NAME, info.optim_cls.__name__, "bad input", i):
+            continue
         given = error_input.optimizer_error_input
         steps = error_input.error_on == OptimizerErrorEnum.STEP_ERROR
 

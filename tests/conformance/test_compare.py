@@ -109,3 +109,41 @@ def test_a_worker_that_cannot_start_is_an_error():
     job = Job("errors", "no such engine", "no such mode", Scope(1), ("abs",))
     with pytest.raises(RuntimeError, match="before its first subject"):
         list(run_job(job))
+
+
+def declares_on_fakes(function):
+    """The function, which fakes of unknown values take to depend on values."""
+    return wrong_on_fakes(function, lambda x: (x.sum().item(), function(x))[1])
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        pytest.param(torch.exp, torch.rand(3), id="the same for any value"),
+        pytest.param(torch.unique, torch.rand(1), id="of one element"),
+    ],
+)
+def test_a_declaration_that_is_not_true_is_seen(function, x):
+    result = compare.compare(ENGINE, declares_on_fakes(function), ((x,), {}))
+    assert result.outcome == compare.NOT_SHOWN, result
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        pytest.param(torch.unique, torch.rand(4), id="other sizes with other values"),
+        pytest.param(torch.Tensor.item, torch.rand(()), id="other numbers with other values"),
+        pytest.param(lambda x: (x.max().item(), x.exp())[1], torch.rand(3), id="a value is read on the way"),
+    ],
+)
+def test_a_declaration_that_is_true_is_accepted(function, x):
+    assert compare.compare(ENGINE, function, ((x,), {})).outcome == compare.DATA_DEPENDENT
+
+
+def test_a_device_with_another_index_is_seen():
+    rows = [compare.describe(torch.empty(2, device="meta"), [], False) for _ in range(2)]
+    rows[0][0]["device"], rows[1][0]["device"] = "cuda:0", "cuda:1"
+    assert compare.difference(*rows) == "part 0: device real cuda:0 fake cuda:1"
+    with torchfake.fake_mode():
+        x = torch.empty(2, device="cuda:1")
+    assert compare.metadata(x, [], [])["device"] == "cuda:1"

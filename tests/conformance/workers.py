@@ -22,7 +22,7 @@ from suite_operators import Scope
 from suites import SUITES
 
 #: oneDNN is held to AVX2: virtual machines that announce more do not always execute it.
-MACHINE = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+MACHINE = {"ONEDNN_MAX_CPU_ISA": "AVX2", "KINETO_LOG_LEVEL": "99"}
 
 
 @dataclass(frozen=True)

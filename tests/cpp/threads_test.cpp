@@ -1,7 +1,7 @@
 // Many threads at once. Run under the thread sanitizer too: bash run test-tsan.
+#include <torchfake/cache/shape_cache.h>
 #include <torchfake/convert/converter.h>
 #include <torchfake/values/known_values.h>
-#include <torchfake/cache/shape_cache.h>
 
 #include <atomic>
 #include <barrier>

@@ -14,7 +14,7 @@ from .calls import parsed
 from .campaign import Campaign, Report, run
 from .observing import REAL, VARIANTS
 from .servers import Limits
-from .verdicts import FINDINGS, findings
+from .verdicts import FINDINGS, Finding, findings
 
 
 def arguments() -> argparse.Namespace:
@@ -66,9 +66,7 @@ def show(report: Report, as_json: bool, seconds: float) -> None:
             "real_operator_died": report.excused,
             "seconds": round(seconds, 1),
             "explained": dict(report.explained),
-            "findings": [
-                {"kind": x.kind, "variant": x.variant, "call": str(x.call), "detail": x.detail} for x in report.found
-            ],
+            "findings": [_as_json(x) for x in report.found],
         }
         print(json.dumps(summary, indent=1))
         return
@@ -91,6 +89,15 @@ def show(report: Report, as_json: bool, seconds: float) -> None:
         print(f"  {count:6} known: {reason}")
 
 
+def _as_json(finding: Finding) -> dict[str, str]:
+    return {
+        "kind": finding.kind,
+        "variant": finding.variant,
+        "call": str(finding.call),
+        "detail": finding.detail,
+    }
+
+
 def _by_overload(some: list) -> dict[str, list]:
     found = collections.defaultdict(list)
     for finding in some:
@@ -107,7 +114,13 @@ def main() -> int:
         if given.line:
             return show_line(campaign, given.line)
 
+        shown = 0
+
         def progress(report: Report) -> None:
+            nonlocal shown
+            for finding in report.found[shown:]:
+                print(json.dumps(_as_json(finding)), file=sys.stderr)
+            shown = len(report.found)
             seconds = time.monotonic() - started
             print(f"{report.calls} calls, {len(report.found)} findings, {seconds:.0f} s", file=sys.stderr, flush=True)
 

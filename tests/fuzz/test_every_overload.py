@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from .verdicts import (
     ACCEPTS,
     CRASH,
     HANG,
+    INEXCUSABLE,
     INTERNAL_ERROR,
     LEAKS,
     NOT_FAKE,
@@ -32,8 +34,13 @@ CALLS = 1500
 LINE = "torch.ops.aten.add.Tensor(torch.ones((2,)), torch.ones((2,)))"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_calls_answer_as_the_real_operators_do(seed: int) -> None:
+#: The share of calls of a new seed that may differ from the real operator in metadata or in what they refuse. Those are
+#: printed, and are work to do; a crash, a hang or an answer that changes on the second call is never allowed.
+NEW_DIFFERENCES = 0.005
+
+
+def run_fuzzer(seed: int) -> tuple[list[dict[str, str]], str]:
+    """The findings of so many calls, and how to repeat them."""
     ran = subprocess.run(
         [sys.executable, "-m", "fuzz", "--calls", str(CALLS), "--seed", str(seed), "--json"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
@@ -43,10 +50,27 @@ def test_random_calls_answer_as_the_real_operators_do(seed: int) -> None:
     )
     assert ran.stdout, ran.stderr[-2000:]
     report = json.loads(ran.stdout)
-    wrong = [f"{x['kind']} ({x['variant']}): {x['call']}\n  {x['detail'][:300]}" for x in report["findings"]]
-    assert not wrong, f"{len(wrong)} of {report['calls']} calls\n" + "\n".join(wrong[:10])
     assert report["calls"] == CALLS
     assert report["accepted"] > CALLS / 3, "too few calls are accepted to say anything"
+    return report["findings"], f"repeat with: bash run fuzz --calls {CALLS} --seed {seed}"
+
+
+def text_of(found: list[dict[str, str]], repeat: str) -> str:
+    lines = [f"{x['kind']} ({x['variant']}): {x['call']}\n  {x['detail'][:300]}" for x in found]
+    return "\n".join([f"{len(found)} of {CALLS} calls; {repeat}", *lines])
+
+
+def test_random_calls_answer_as_the_real_operators_do() -> None:
+    found, repeat = run_fuzzer(1)
+    assert not found, text_of(found, repeat)
+
+
+def test_random_calls_of_a_new_seed_never_crash_and_rarely_differ(slice_seed: str) -> None:
+    found, repeat = run_fuzzer(int.from_bytes(hashlib.sha256(slice_seed.encode()).digest()[:4], "big"))
+    inexcusable = [x for x in found if x["kind"] in INEXCUSABLE]
+    assert not inexcusable, text_of(inexcusable, repeat)
+    print(text_of(found, repeat))
+    assert len(found) <= NEW_DIFFERENCES * CALLS, text_of(found, repeat)
 
 
 def a_call(*arguments: str) -> Call:
@@ -110,7 +134,7 @@ UNKNOWN = Observation(None, 0, ("DataDependentOutputException", "RuntimeError", 
         (REFUSED, ASSERTED, ASSERTED, [INTERNAL_ERROR]),
         (REFUSED, PYTHON_ERROR, PYTHON_ERROR, [INTERNAL_ERROR]),
         (REFUSED, SILENT_ASSERTION, SILENT_ASSERTION, [INTERNAL_ERROR]),
-        (REFUSED, TELLING_ASSERTION, TELLING_ASSERTION, []),
+        (REFUSED, TELLING_ASSERTION, TELLING_ASSERTION, [INTERNAL_ERROR]),
         (REFUSED, META, META, [LEAKS]),
     ],
 )

@@ -24,8 +24,7 @@ LEAKS = "says what nobody wrote"
 INEXCUSABLE = (CRASH, HANG, INTERNAL_ERROR, SECOND_DIFFERS)
 FINDINGS = (*INEXCUSABLE, NOT_FAKE, LEAKS, WRONG_METADATA, ACCEPTS, REFUSES)
 
-#: Exceptions that a call may end in. Any other comes from the inside of Python's meta kernels, which state what they
-#: expect of arguments in assertions, too: one that says something counts as a refusal.
+#: Exceptions that a call may end in. Any other comes from the inside of Python's meta kernels.
 _USER_ERRORS = {
     "RuntimeError",
     "NotImplementedError",
@@ -109,8 +108,7 @@ def _internal_error(fake: Observation, real: Observation | None) -> str | None:
     """What is internal in an error that the real operator does not raise as well."""
     if not fake.types or (real is not None and real.types and real.text == fake.text):
         return None
-    says = fake.types[0] == "AssertionError" and fake.text != ""
-    asserts = "INTERNAL ASSERT FAILED" in fake.text or not (says or _USER_ERRORS & set(fake.types))
+    asserts = "INTERNAL ASSERT FAILED" in fake.text or not _USER_ERRORS & set(fake.types)
     if asserts and not (real is not None and real.types and real.types[0] == fake.types[0] != "RuntimeError"):
         return INTERNAL_ERROR
     return LEAKS if any(word in fake.text for word in _INSIDE_WORDS) and '"meta"' not in fake.text else None

@@ -39,6 +39,7 @@ import transformers
 from architectures import Architecture, architectures
 from architectures_page import STATUSES, Outcome, page
 from plain_inputs import plain_inputs
+from provenance import provenance  # architectures_page has put its folder on the path
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -292,13 +293,25 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def earlier_outcomes(file: Path) -> list[Outcome]:
-    return [Outcome(**fields) for fields in json.loads(file.read_text())] if file.exists() else []
+def earlier_outcomes(file: Path, commit: str) -> list[Outcome]:
+    """What an earlier sweep of the same commit found."""
+    if not file.exists():
+        return []
+    earlier = json.loads(file.read_text())
+    if earlier["provenance"]["commit"] != commit:
+        raise SystemExit(f"error: {file} is of commit {earlier['provenance']['commit']}, not of {commit}; start anew")
+    return [Outcome(**fields) for fields in earlier["outcomes"]]
+
+
+def written(outcomes: list[Outcome], source: dict[str, Any]) -> str:
+    rows = [dataclasses.asdict(each) for each in outcomes]
+    return json.dumps({"provenance": source, "outcomes": rows}, indent=1)
 
 
 def main() -> None:
     options = parse_arguments()
-    outcomes = earlier_outcomes(options.json) if options.resume else []
+    source = provenance()
+    outcomes = earlier_outcomes(options.json, source["commit"]) if options.resume else []
     done = {(outcome.model_class, outcome.model_type, outcome.engine) for outcome in outcomes}
     tasks = [
         (architecture, engine)
@@ -317,10 +330,10 @@ def main() -> None:
             if not sys.stderr.isatty() and len(outcomes) % 50 == 0:
                 print(f"{len(outcomes)} of {len(tasks)}", file=sys.stderr, flush=True)
             if options.json:  # each time, so that a sweep cut short leaves what it found
-                options.json.write_text(json.dumps([dataclasses.asdict(each) for each in outcomes], indent=1))
+                options.json.write_text(written(outcomes, source))
     print_results(outcomes, console)
     if options.markdown:
-        options.markdown.write_text(page(outcomes))
+        options.markdown.write_text(page(outcomes, source))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
 import transformers
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+from provenance import mark, sentence
 
 STATUSES = ("ok", "data-dependent", "unsupported", "error", "not installed", "too big", "timeout", "crash")
 MEANINGS = {
@@ -48,11 +54,15 @@ READ = {
 
 HEAD = """# Which architectures run
 
+{mark}
+
+{sentence}
+
 The {types} model types of `transformers` {transformers} ({models} base models), each built at its default config and
 run forward once on plain inputs: token ids and masks are constants, pictures and sound are random. In evaluation mode:
-while they train, some draw at random which layers to skip. PyTorch {torch}. Where a default makes no model, it is
-completed in `tests/models/plain_configs.py`; the inputs are in `tests/models/plain_inputs.py`. Models with a backbone
-from elsewhere need `timm` and `torchvision`.
+while they train, some draw at random which layers to skip. Where a default makes no model, it is completed in
+`tests/models/plain_configs.py`; the inputs are in `tests/models/plain_inputs.py`. Models with a backbone from elsewhere
+need `timm` and `torchvision`.
 
 For real, most defaults do not fit into a small machine. The last column has two layers, and fewer experts, words and
 inner features; a model that cannot be made small runs whole. It tells whether the inputs are right, and compares sizes,
@@ -83,13 +93,15 @@ class Outcome:
     frame: str = ""  #: the last line of `transformers` on the way to the error
 
 
-def page(outcomes: list[Outcome]) -> str:
+def page(outcomes: list[Outcome], source: dict[str, Any]) -> str:
+    """The page of a sweep; `source` says where its outcomes come from, as tools/provenance.py has it."""
     engines = [engine for engine in TITLES if any(outcome.engine == engine for outcome in outcomes)]
     head = HEAD.format(
+        mark=mark(source["commit"]),
+        sentence=sentence(source),
         types=len({outcome.model_type for outcome in outcomes}),
         models=len({(outcome.model_type, outcome.model_class) for outcome in outcomes}),
         transformers=transformers.__version__,
-        torch=torch.__version__,
         engines=",".join(engines),
     )
     counts = table(["", *(TITLES[engine] for engine in engines)], count(outcomes, engines))

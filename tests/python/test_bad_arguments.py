@@ -17,11 +17,11 @@ aten = torch.ops.aten
 
 
 def doubled(*sizes: int) -> Tensor:
-    return R(*sizes).double()
+    return R(sizes).double()
 
 
 def complex_of(*sizes: int) -> Tensor:
-    return R(*sizes).to(torch.complex64)
+    return R(sizes).to(torch.complex64)
 
 
 def whole(*sizes: int) -> Tensor:
@@ -50,7 +50,18 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "comparing with a complex number": lambda: torch.ge(R(3), R(()).to(torch.complex64)),
     "a polynomial of half beside a number": lambda: torch.special.zeta(R(3).half(), R(())),
     "the least of complex numbers": lambda: torch.aminmax(R(3).to(torch.complex64)),
+    "the least along a dimension of complex numbers": lambda: torch.aminmax(complex_of(3), dim=0)[0],
+    "the least of one complex number": lambda: torch.aminmax(complex_of())[0],
+    "the least along a dimension of one complex number": lambda: torch.aminmax(complex_of(), dim=0)[0],
+    "the least of no complex numbers": lambda: torch.aminmax(complex_of(0))[0],
     "the least so far of complex numbers": lambda: torch.cummin(R(3).to(torch.complex64), 0),
+    "relu of booleans": lambda: torch.relu(whole(3).bool()),
+    "hardtanh of booleans": lambda: F.hardtanh(whole(3).bool()),
+    "the variance of integers": lambda: torch.var(whole(3)),
+    "nansum of complex numbers": lambda: torch.nansum(complex_of(3)),
+    "complex numbers of integers": lambda: torch.complex(whole(3), whole(3)),
+    "a real transform of complex numbers": lambda: aten._fft_r2c(complex_of(3), [0], 0, True),
+    "renorm of rows of integers": lambda: aten.embedding_renorm_(whole(4, 3), whole(2), 1.0, 2.0),
     "binary_cross_entropy of two dtypes": lambda: F.binary_cross_entropy(doubled(3), R(3)),
     "multilabel_margin_loss of classes that are floats": lambda: F.multilabel_margin_loss(R(2, 3), R(2, 3)),
     "the gradient of a softmax in another dtype": lambda: torch._softmax_backward_data(
@@ -91,6 +102,8 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "the gradient of a padded vector, as an image": lambda: aten.reflection_pad2d_backward(R(3), R(3), [1] * 4),
     "the gradient of a padded number, as an image": lambda: aten.reflection_pad2d_backward(R(()), R(()), [1] * 4),
     "the gradient of a padded vector, as a volume": lambda: aten.replication_pad3d_backward(R(3), R(3), [1] * 6),
+    "the gradient of a replicated vector, as an image": lambda: aten.replication_pad2d_backward(R(3), R(3), [1] * 4),
+    "the gradient of a padded matrix, as an image": lambda: aten.reflection_pad2d_backward(R(5, 5), R(3, 3), [1] * 4),
     "the gradient of a padded image of another dtype": lambda: aten.reflection_pad2d_backward(
         R(1, 5, 5), doubled(1, 3, 3), [1] * 4
     ),
@@ -138,6 +151,31 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
         R(2, 3), None, None, R(3), R(3), True, 0.1, 1e-5, out=R(0), save_mean=R(0), save_invstd=doubled(0)
     )[0],
     "binomial of two dtypes": lambda: torch.binomial(doubled(3), R(3)),
+    "an out= form of what the CPU has no kernel for": lambda: aten.miopen_batch_norm.out(
+        R(2, 3), R(3), None, R(3), R(3), False, 0.1, 1e-5, out0=R(0), out1=R(0), out2=R(0)
+    )[0],
+    "an out= form of what the CPU has no kernel for, and Python has": lambda: aten.cudnn_batch_norm_backward.out(
+        *[R(2, 3)] * 2, R(3), None, *[R(3)] * 3, 1e-5, R(2, 3), out0=R(0), out1=R(0), out2=R(0)
+    )[0],
+    "an out= form that every device shares, of integers": lambda: aten._batch_norm_with_update.out(
+        whole(2, 3),
+        None,
+        None,
+        *[whole(3)] * 2,
+        1.0,
+        1e-5,
+        out=whole(0),
+        save_mean=whole(0),
+        save_invstd=whole(0),
+        reserve=whole(0),
+    )[0],
+    "oneDNN's convolution of double, into an argument": lambda: aten.mkldnn_convolution.out(
+        doubled(1, 2, 3, 2), doubled(2, 2, 2, 2), None, [0, 0], [1, 1], [1, 1], 1, out=doubled(0)
+    ),
+    "the gradient of weights in bags that are floats": lambda: aten._embedding_bag_per_sample_weights_backward.out(
+        R(1, 2), R(3, 2), whole(3), whole(1), R(3), 0, out=R(0)
+    ),
+    "an out= form whose plain form has no half": lambda: torch.linalg.det(R(3, 3).half(), out=R(0).half()),
 }
 
 
@@ -170,6 +208,11 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "blocks of half under autocast": lambda: under_autocast(lambda: torch.block_diag(R(2, 2).half())),
     "rolling half without autocast": lambda: R(3).half().roll(1),
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
+    "a difference that a number makes float": lambda: torch.ones(3, dtype=torch.uint16) - 1.5,
+    "a gradient of hardswish beside integers": lambda: aten.hardswish_backward(doubled(3), whole(3)),
+    "a quotient of complex numbers that is not rounded": lambda: torch.div(
+        complex_of(3), complex_of(3), rounding_mode=None
+    ),
 }
 
 

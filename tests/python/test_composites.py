@@ -149,6 +149,9 @@ def test_a_shape_as_a_tensor_is_known_and_on_the_cpu(sizes: tuple[int, ...], dev
 READ_DATA: dict[str, Callable[[], Any]] = {
     "packing for fbgemm": lambda: torch.fbgemm_pack_gemm_matrix_fp16(R(3, 2)),
     "quantizing for fbgemm": lambda: torch.fbgemm_linear_quantize_weight(R(3, 2)),
+    "checking the indices of a sparse tensor": lambda: torch.ops.aten._validate_sparse_coo_tensor_args(
+        torch.randint(2, (1, 2)), R(2), [2]
+    ),
     "choosing a scale": lambda: torch.choose_qparams_optimized(R(4), 4, 2, 0.16, 8),
     "a grid of matrices": lambda: torch.meshgrid(R(2, 2), indexing="ij"),
 }
@@ -175,3 +178,5 @@ def test_a_sparse_tensor_of_fakes_is_refused(known_values: int) -> None:
             torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
         with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
             torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1))
+        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
+            torch.sparse_coo_tensor((2, 3))

@@ -61,7 +61,7 @@ def test_an_attribute_of_the_same_name_is_left_to_whoever_sets_it() -> None:
     assert x.constant == 3  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["fake_device", "item_memo", "nonzero_memo", "unique_memo", "unique_consecutive_memo"])
+@pytest.mark.parametrize("name", ["item_memo", "nonzero_memo", "unique_memo", "unique_consecutive_memo"])
 def test_what_the_engine_keeps_of_a_fake_cannot_be_set(name: str) -> None:
     with FakeTensorMode():
         fake = torch.ones(1)
@@ -261,8 +261,8 @@ def test_a_tracer_that_makes_sizes_symbolic_is_refused_in_the_mode(kind: Callabl
 
 
 def test_the_plain_options_are_kept_for_those_who_read_them() -> None:
-    mode = FakeTensorMode(static_shapes=False, export=True)
-    assert (mode.static_shapes, mode.export, mode.shape_env) == (False, True, None)
+    mode = FakeTensorMode(static_shapes=True, export=True)
+    assert (mode.static_shapes, mode.export, mode.shape_env) == (True, True, None)
     assert FakeTensorMode().static_shapes
     mode.reset_nt_tensor_id_counter()
     assert mode.nt_tensor_id_counter == mode.nt_tensor_id_initial_count
@@ -401,10 +401,10 @@ def test_a_copy_of_a_mode_has_its_options_and_none_of_its_fakes() -> None:
     class Mine(FakeTensorMode):
         pass
 
-    mode = Mine(allow_non_fake_inputs=True, static_shapes=False)
+    mode = Mine(allow_non_fake_inputs=True, export=True)
     mode.mine = [1]  # type: ignore[attr-defined]
     copied: Any = copy.deepcopy(mode)
-    assert type(copied) is Mine and copied.allow_non_fake_inputs and not copied.static_shapes and copied.mine == [1]
+    assert type(copied) is Mine and copied.allow_non_fake_inputs and copied.export and copied.mine == [1]
     fake = mode.from_tensor(REAL)
     assert mode.is_our_fake(fake) and not copied.is_our_fake(fake) and copied.from_tensor(REAL) is not fake
     assert copy.deepcopy(fake_mode(known_values_limit=3)).known_values_limit == 3

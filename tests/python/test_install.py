@@ -93,7 +93,8 @@ def test_the_installed_cmake_files_hold_no_path_of_the_machine_that_built_them()
 
 def test_the_table_of_behaviours_names_tests_that_exist() -> None:
     tests = REPOSITORY / "tests" / "python"
-    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", (REPOSITORY / "docs" / "fake-tensor-mode.md").read_text())
+    ours, _, _ = (REPOSITORY / "docs" / "fake-tensor-mode.md").read_text().partition("<!-- drop-in: begin -->")
+    named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", ours)
     assert len(named) > 40
     for file, function in named:
         assert (f"def {function}(" if function else "def test_") in (tests / file).read_text(), (file, function)

@@ -26,6 +26,10 @@ CALLS: dict[str, Callable[[], Tensor]] = {
     "replication_pad2d": lambda: F.pad(image(2, 3, 4, 4), (-1, 1, 0, 0), mode="replicate"),
     "conv_transpose3d of one image": lambda: F.conv_transpose3d(image(1, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
     "conv_transpose3d of two images": lambda: F.conv_transpose3d(image(2, 4, 3, 3, 3), image(4, 2, 2, 2, 2)),
+    "conv3d of one image": lambda: F.conv3d(image(1, 4, 3, 3, 3), image(2, 4, 2, 2, 2)),
+    "conv3d of two images": lambda: F.conv3d(image(2, 4, 3, 3, 3), image(2, 4, 2, 2, 2)),
+    "conv3d, dilated": lambda: F.conv3d(image(1, 4, 5, 5, 5), image(2, 4, 2, 2, 2), dilation=2),
+    "conv3d in float16": lambda: F.conv3d(image(2, 4, 3, 3, 3).half(), image(2, 4, 2, 2, 2).half()),
     "max_pool1d": lambda: F.max_pool1d(torch.ones(4, 3, 10).transpose(0, 1), 3, 2),
     "native_dropout_backward": lambda: torch.ops.aten.native_dropout_backward(
         torch.ones(3, dtype=torch.int64), torch.ones(3).bool(), 2.0
@@ -216,6 +220,21 @@ def test_one_image_is_left_as_it_is_by_slow_conv_transpose2d():
         image = torch.ones(2, 3, 3)
         torch.ops.aten.slow_conv_transpose2d(image, torch.ones(2, 2, 1, 1), [1, 1])
         assert image.shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize("with_out", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_one_image_gives_a_batch_as_the_real_slow_conv_transpose2d(contiguous, with_out):
+    def shape() -> torch.Size:
+        image = torch.ones(4, 3, 4)[..., ::2]
+        arguments = (image.contiguous() if contiguous else image, torch.ones(4, 4, 1, 1), [1, 1])
+        if with_out:
+            return torch.ops.aten.slow_conv_transpose2d.out(*arguments, out=torch.empty(0)).shape
+        return torch.ops.aten.slow_conv_transpose2d(*arguments).shape
+
+    real = shape()
+    with fake_mode():
+        assert shape() == real
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -372,17 +373,46 @@ def test_one_element_of_a_partly_written_tensor_can_be_used() -> None:
         assert x[:1, 0].sum().item() == 1
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
-def test_products_of_low_precision_are_not_followed(dtype: torch.dtype) -> None:
-    # Their kernels end the process on machines that announce instructions which they do not have.
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_in_half_precision_are_known(dtype: torch.dtype, device: str) -> None:
+    # In single precision: their kernels end the process on machines that announce instructions which they do not have.
     with fake_mode():
-        x = torch.ones(64, 64, dtype=dtype)
+        x = torch.ones(4, 8, dtype=dtype, device=device)
+        column = torch.arange(8, dtype=dtype, device=device)
+        for product in (x @ x.t(), torch.nn.functional.linear(x, x), torch.bmm(x[None], x.t()[None])):
+            assert product.dtype == dtype
+            assert set(product.flatten().tolist()) == {8.0}
+        assert torch.mv(x, column).tolist() == [28.0] * 4
+        assert torch.dot(column, column).item() == 140
+        total = torch.ones(4, 4, dtype=dtype, device=device).addmm_(x, x.t())
+        assert set(total.flatten().tolist()) == {9.0}
+        repeated = torch.ones(4, 4, dtype=dtype, device=device).addmm_(x[:1].expand(4, 8), x.t())
+        assert set(repeated.flatten().tolist()) == {9.0}
+        out = torch.empty(0, dtype=dtype, device=device)
+        assert set(torch.mm(x, x.t(), out=out).flatten().tolist()) == {8.0}
+        assert out.shape == (4, 4)
+        picture = torch.ones(1, 1, 3, 3, dtype=dtype, device=device)
+        assert torch.nn.functional.conv2d(picture, picture).item() == 9
+
+
+def test_a_product_in_half_precision_is_rounded_once() -> None:
+    factors = torch.rand(16, 64), torch.rand(64, 16)
+    with fake_mode():
+        half = [torch.tensor(factor.tolist(), dtype=torch.bfloat16) for factor in factors]
+        known = (half[0] @ half[1]).tolist()
+    expected = (factors[0].bfloat16().float() @ factors[1].bfloat16().float()).bfloat16()
+    assert known == expected.tolist()
+
+
+def test_products_of_bytes_are_not_known() -> None:
+    with fake_mode():
+        x = torch.ones(64, 64, dtype=torch.int8)
         assert (x + x).sum().item() == 2 * 64 * 64
-        product = torch._int_mm(x, x) if dtype == torch.int8 else x @ x
+        product = torch._int_mm(x, x)
         assert product.shape == (64, 64)
         with pytest.raises(DataDependentOutputException):
             product.sum().item()
-        assert (torch.ones(64, 64) @ torch.ones(64, 64)).sum().item() == 64**3
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -455,3 +485,25 @@ def test_a_copy_of_unknown_values_ends_what_was_known() -> None:
             with pytest.raises(DataDependentOutputException):
                 tensor.sum().item()
             assert tensor.fill_(2.0).sum().item() == 8.0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
+def test_one_element_is_unique_whatever_it_is(unique: Any, device: str) -> None:
+    for sizes in ((), (1,), (1, 1)):
+        real = unique(torch.rand(sizes), return_inverse=True, return_counts=True)
+        with fake_mode():
+            found = unique(torch.rand(sizes, device=device), return_inverse=True, return_counts=True)
+            assert unique(torch.rand(sizes, device=device)).shape == (1,)
+        assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
+def test_one_slice_is_unique_whatever_it_holds(unique: Any, device: str) -> None:
+    real = unique(torch.rand(3, 1, 2), dim=1, return_inverse=True, return_counts=True)
+    with fake_mode():
+        found = unique(torch.rand(3, 1, 2, device=device), dim=1, return_inverse=True, return_counts=True)
+        with pytest.raises(DynamicOutputShapeException):
+            unique(torch.rand(3, 1, 2, device=device), dim=0)
+    assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]

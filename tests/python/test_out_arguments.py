@@ -150,6 +150,20 @@ def test_an_out_argument_ends_up_as_a_real_one(name):
         assert seen(CALLS[name]()) == real  # and from the cache
 
 
+@pytest.mark.parametrize("space", [torch.linspace, torch.logspace])
+@pytest.mark.parametrize("size", [(), (1,), (3, 2), (0,)])
+@pytest.mark.parametrize("steps", [0, 1, 6])
+def test_points_between_unknown_numbers_fill_an_argument_of_any_shape(
+    space: Callable[..., Tensor], size: tuple[int, ...], steps: int
+) -> None:
+    def shape() -> torch.Size:
+        return space(torch.ones(()), 2.0, steps, out=torch.ones(size)).shape
+
+    real = shape()
+    with fake_mode(known_values_limit=0):
+        assert shape() == real
+
+
 def test_an_out_argument_may_not_overlap_what_is_read():
     with fake_mode():
         x = torch.ones(3, 3)

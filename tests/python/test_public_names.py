@@ -23,10 +23,14 @@ PYTORCHS_NAMES = [
     "DispatchCacheInfo",
     "DynamicOutputShapeException",
     "FakeTensor",
+    "FakeTensorConfig",
     "FakeTensorConverter",
     "FakeTensorMode",
     "FakeTensorTLS",
+    "IncrementRecursionCount",
     "MetadataMismatchError",
+    "SingletonConstant",
+    "SymNumberMemoDescriptor",
     "TensorMetadata",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
@@ -35,8 +39,15 @@ PYTORCHS_NAMES = [
     "extract_tensor_metadata",
     "fake_tensor_tls",
     "get_plain_tensors",
+    "get_schema_info",
+    "in_kernel_invocation_manager",
+    "init_gpu_context",
     "is_fake",
     "maybe_get_fake_mode",
+    "ordered_set",
+    "should_allow_numbers_as_tensors",
+    "torch_decomp_decompositions",
+    "tree_flatten_only",
     "unset_fake_temporarily",
 ]
 
@@ -69,7 +80,7 @@ def test_what_is_on_the_page_can_be_imported_and_is_explained(name: str) -> None
         assert found.__doc__
 
 
-@pytest.mark.parametrize("module", ["errors", "fx", "inspect_model", "trace_model", "fake", "cache"])
+@pytest.mark.parametrize("module", ["errors", "fx", "inspect_model", "trace_model", "fake", "cache", "helpers"])
 def test_a_module_has_what_it_announces(module: str) -> None:
     public = importlib.import_module(f"torchfake.{module}")
     for name in public.__all__:

@@ -142,6 +142,21 @@ def test_the_table_of_operators_is_true_of_the_installed_release(build_scripts: 
         assert by_release.get(RELEASE) == schemas.get(name), name
 
 
+def test_hardtanh_of_unsigned_integers_takes_negative_limits_where_real_tensors_do() -> None:
+    def call() -> torch.Tensor:
+        return torch.ops.aten.hardtanh(torch.ones(3, dtype=torch.uint8), -1, 1)
+
+    try:
+        real = call()
+    except RuntimeError:
+        with fake_mode(), pytest.raises(RuntimeError, match="unsigned type"):
+            call()
+        return
+    with fake_mode():
+        fake = call()
+    assert (fake.dtype, fake.shape) == (real.dtype, real.shape)
+
+
 def test_the_supported_releases_are_those_of_the_table() -> None:
     releases = json.loads((RECORDS / "operators_of_releases.json").read_text())["releases"]
     found = (REPOSITORY / "cmake" / "FindInstalledTorch.cmake").read_text()

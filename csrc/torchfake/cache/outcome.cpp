@@ -303,10 +303,14 @@ void resize_storages(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
   c10::SmallVector<std::pair<c10::StorageImpl*, size_t>, 2> resized;
   try {
     for (const InputChange& change : outcome.changes) {
-      c10::StorageImpl* storage = change.geometry ? storage_of(*tensors[change.input].impl) : nullptr;
-      if (storage != nullptr && storage->nbytes() != change.geometry->nbytes) {
-        const size_t before = storage->nbytes();
-        resize_storage(storage, change.geometry->nbytes);
+      const std::optional<Geometry>& geometry = change.geometry;
+      if (!geometry.has_value()) {
+        continue;
+      }
+      c10::StorageImpl* storage = storage_of(*tensors[change.input].impl);
+      const size_t before = storage == nullptr ? geometry->nbytes : storage->nbytes();
+      if (before != geometry->nbytes) {
+        resize_storage(storage, geometry->nbytes);
         resized.emplace_back(storage, before);
       }
     }
@@ -366,8 +370,9 @@ void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModeP
     for (uint32_t i = 0; i < change.version_bumps; ++i) {
       tensor.bump_version();
     }
-    if (change.geometry) {
-      apply_geometry(*change.geometry, tensor);
+    const std::optional<Geometry>& geometry = change.geometry;
+    if (geometry.has_value()) {
+      apply_geometry(*geometry, tensor);
     }
   }
 }

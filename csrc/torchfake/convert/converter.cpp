@@ -86,6 +86,13 @@ at::Tensor as_view(const at::Tensor& tensor, const ModePtr& mode) {
   return tensor.requires_grad() && tensor.is_leaf() ? view.set_requires_grad(true) : view;
 }
 
+// The dtype that gradients have, where the program chose another than the tensor's own.
+void keep_grad_dtype(const at::Tensor& tensor, const at::Tensor& fake) {
+  if (tensor.is_leaf() && tensor.requires_grad() && fake.is_leaf() && tensor.grad_dtype() != fake.grad_dtype()) {
+    fake.set_grad_dtype(tensor.grad_dtype());
+  }
+}
+
 at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
   c10::InferenceMode inference(tensor.is_inference());
   if (!tensor.is_inference() && tensor.is_view()) {
@@ -168,6 +175,7 @@ at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
   // Operators on the fakes below are answered by this mode, whichever the thread is in.
   FakeMode entered(mode);
   at::Tensor fake = convert(tensor, mode);
+  keep_grad_dtype(tensor, fake);
   if (tensor.is_leaf() && tensor.grad().defined()) {
     InProgress this_one{tensor, mode, fake, t_in_progress};
     Scoped in_progress(t_in_progress, &this_one);

@@ -68,7 +68,7 @@ void Call::replace(const TensorArg& which, const at::Tensor& tensor) {
   }
   c10::impl::GenericList copy = value.toList().copy();
   copy.set(which.element, tensor);
-  value = std::move(copy);
+  value = copy;
 }
 
 std::string Call::describe(const TensorArg& which) const {

@@ -43,6 +43,9 @@ class CallContext {
   std::optional<c10::DeviceType> may_cast;
   // The outcome depends on something that no cache key contains: a known value, or autocast inside a composite.
   bool is_unkeyed = false;
+  // Whether the kernel that runs is a composite that every backend runs, called by no other kernel: the operators that it
+  // calls are called for real, too.
+  bool in_composite = false;
   // The settings that were read, as bits. See KernelEnvironment.
   uint32_t settings = 0;
 

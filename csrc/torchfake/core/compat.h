@@ -11,6 +11,10 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
 #define TORCHFAKE_TORCH_AT_LEAST(minor) \
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
 
@@ -111,6 +115,29 @@ inline void give_back_device(c10::TensorImpl* /*impl*/, c10::DeviceType /*type*/
 // Whether quantile() of a CPU tensor finds a single quantile by selection instead of sorting.
 inline constexpr bool kSelectsSingleQuantile = TORCHFAKE_TORCH_AT_LEAST(15);
 
+// Whether aminmax() refuses complex numbers before it looks at anything else. Earlier it was left to the kernels.
+inline constexpr bool kAminmaxChecksDtypeFirst = TORCHFAKE_TORCH_AT_LEAST(15);
+
+// Whether hardtanh() of unsigned integers takes negative limits.
+inline constexpr bool kHardtanhTakesNegativeLimits = TORCHFAKE_TORCH_AT_LEAST(15);
+
+// Throws what `op` throws for a dtype that it does not accept, if this is one. With each release fewer of these errors are
+// plain ones.
+template <typename... Parts>
+void check_dtype(std::string_view op, bool is_accepted, const Parts&... message) {
+  if (C10_LIKELY(is_accepted)) {
+    return;
+  }
+  const auto is_one_of = [&](std::initializer_list<std::string_view> ops) {
+    return std::find(ops.begin(), ops.end(), op) != ops.end();
+  };
+  const bool is_unimplemented = (TORCHFAKE_TORCH_AT_LEAST(14) && is_one_of({"hardtanh", "relu"})) ||
+      (TORCHFAKE_TORCH_AT_LEAST(15) && is_one_of({"complex", "embedding_renorm", "nansum", "var"}));
+  TORCH_CHECK_NOT_IMPLEMENTED(!is_unimplemented, message...);
+  TORCH_CHECK_TYPE(!(TORCHFAKE_TORCH_AT_LEAST(14) && is_one_of({"_fft_r2c"})), message...);
+  TORCH_CHECK(false, message...);
+}
+
 // Throws what reflection_pad2d throws for these arguments. `padding` begins with the last dimension.
 inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
 #if TORCHFAKE_TORCH_AT_LEAST(15)
@@ -142,6 +169,31 @@ inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padd
       padded(1),
       " W: ",
       padded(0));
+#endif
+}
+
+// Throws what the gradient of padding throws for arguments that do not fit each other. `padding` has two numbers for each
+// dimension that is padded, and may be no shorter than the operator wants it.
+inline void check_pad_backward(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    c10::IntArrayRef padding,
+    bool replicates) {
+  const auto dims = static_cast<int64_t>(padding.size() / 2);
+#if TORCHFAKE_TORCH_AT_LEAST(15)
+  if (replicates) {
+    at::native::padding::check_valid_input(self, padding, dims);
+  }
+  at::native::padding::pad_backward_shape_check(grad_output, self, padding, dims);
+#else
+  (void)grad_output, (void)replicates;
+  TORCH_CHECK_INDEX(
+      self.dim() > dims,
+      "Dimension out of range (expected an input of ",
+      dims + 1,
+      " dimensions or more, but got ",
+      self.sizes(),
+      ')');
 #endif
 }
 

@@ -190,7 +190,7 @@ std::shared_ptr<OpRecorder> recorder_around(const ModePtr& state) {
 
 }  // namespace
 
-FakeMode::FakeMode(ModePtr state) : FakeMode(state, recorder_around(state)) {}
+FakeMode::FakeMode(const ModePtr& state) : FakeMode(state, recorder_around(state)) {}
 
 FakeMode::FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder) : state_(std::move(state)) {
   TORCH_CHECK_VALUE(state_, "FakeMode: expected a mode, got none; NoFakeMode suspends the one that is active.");

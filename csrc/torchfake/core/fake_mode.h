@@ -194,7 +194,7 @@ class FakeMode {
   explicit FakeMode(FakeModeOptions options = {});
   // Goes on with the recorder of the scope around it, where that is one of the same mode. Throws c10::ValueError if `state`
   // is null.
-  explicit FakeMode(ModePtr state);
+  explicit FakeMode(const ModePtr& state);
   // With a recorder of its own, which hears of what is called on this thread and on those that autograd and at::launch
   // run for it; null for none.
   FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder);

@@ -169,7 +169,7 @@ class TraitsTable {
   static const OpTraits* find(const c10::OperatorName* key) {
     size_t slot = slot_of(key);
     for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
-      const OpTraits* found = slots_[slot].load(std::memory_order_acquire);
+      const OpTraits* found = slots[slot].load(std::memory_order_acquire);
       if (found == nullptr) {
         return nullptr;
       }
@@ -209,12 +209,12 @@ class TraitsTable {
     others_.erase(key);
     size_t slot = slot_of(key);
     for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
-      const OpTraits* found = slots_[slot].load(std::memory_order_relaxed);
+      const OpTraits* found = slots[slot].load(std::memory_order_relaxed);
       if (found == nullptr) {
         return;
       }
       if (found->registration_ == key) {
-        slots_[slot].store(dropped(), std::memory_order_release);
+        slots[slot].store(dropped(), std::memory_order_release);
         return;
       }
     }
@@ -255,9 +255,9 @@ class TraitsTable {
     const OpTraits* traits = made.release();
     size_t slot = slot_of(traits->registration_);
     for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
-      const OpTraits* found = slots_[slot].load(std::memory_order_relaxed);
+      const OpTraits* found = slots[slot].load(std::memory_order_relaxed);
       if (found == nullptr || found == dropped()) {
-        slots_[slot].store(traits, std::memory_order_release);
+        slots[slot].store(traits, std::memory_order_release);
         return *traits;
       }
     }
@@ -265,14 +265,14 @@ class TraitsTable {
     return *traits;
   }
 
-  static std::array<std::atomic<const OpTraits*>, kSlots> slots_;
+  static std::array<std::atomic<const OpTraits*>, kSlots> slots;
   std::mutex mutex_;  // of writers, and of the map
   std::unordered_map<const c10::OperatorName*, const OpTraits*> others_;
   uint64_t drops_ = 0;
   const c10::RegistrationHandleRAII listening_;
 };
 
-std::array<std::atomic<const OpTraits*>, TraitsTable::kSlots> TraitsTable::slots_{};
+std::array<std::atomic<const OpTraits*>, TraitsTable::kSlots> TraitsTable::slots{};
 
 const OpTraits& OpTraits::of(const c10::OperatorHandle& op) {
   const OpTraits* found = TraitsTable::find(&op.operator_name());

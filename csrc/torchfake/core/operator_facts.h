@@ -70,6 +70,7 @@ struct OperatorFacts {
   const c10::KernelFunction* kernel = nullptr;  // in C++, for metadata alone: ours or PyTorch's
   DevicePolicy devices = DevicePolicy::kCommon;
   Lift lift = Lift::kNo;
+  bool takes_meta = false;  // a meta tensor beside tensors of another device, which for real the meta kernel answers
 
   // ---- What is refused
   const DtypeCheck* refused_dtypes = nullptr;
@@ -88,7 +89,8 @@ struct OperatorFacts {
   bool shape_is_data = false;  // no kernel can tell the shape of the result
   bool differs_from_cpu = false;  // other devices compute something else than the CPU
   bool reads_files = false;  // its values may change between two calls with equal arguments
-  bool is_product = false;  // of matrices, or a convolution: a library computes it
+  bool is_product = false;  // of matrices, a convolution, attention: see values/single_precision.h
+  bool is_byte_product = false;  // of 8-bit numbers: its values are not tracked
   bool is_broadcast = false;  // a collective that leaves the values of the root's argument as they are
 
   // ---- Arguments and outputs, where the schema does not say so

@@ -98,7 +98,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
 
   // Nothing runs on a claimed device, so there is nothing to wait for.
   void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override {
-    if (event != &no_event_) {
+    if (event != &no_event) {
       real_->destroyEvent(event, device);
     }
   }
@@ -106,16 +106,16 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     if (is_real(stream.device())) {
       real_->record(event, stream, device, flag);
     } else {
-      *event = &no_event_;
+      *event = &no_event;
     }
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (is_real(stream.device()) && event != &no_event_) {
+    if (is_real(stream.device()) && event != &no_event) {
       real_->block(event, stream);
     }
   }
   bool queryEvent(void* event) const override {
-    return event == &no_event_ || real_ == nullptr || real_->queryEvent(event);
+    return event == &no_event || real_ == nullptr || real_->queryEvent(event);
   }
   bool queryStream(const c10::Stream& stream) const override {
     return !is_real(stream.device()) || real_->queryStream(stream);
@@ -126,7 +126,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   void synchronizeEvent(void* event) const override {
-    if (event != &no_event_ && real_ != nullptr) {
+    if (event != &no_event && real_ != nullptr) {
       real_->synchronizeEvent(event);
     }
   }
@@ -141,7 +141,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   double elapsedTime(void* start, void* end, c10::DeviceIndex device) const override {
-    if (real_ != nullptr && start != &no_event_ && end != &no_event_) {
+    if (real_ != nullptr && start != &no_event && end != &no_event) {
       return real_->elapsedTime(start, end, device);
     }
     at_the_boundary([] {
@@ -179,7 +179,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     return current[static_cast<size_t>(type_)];
   }
 
-  static inline char no_event_ = 0;
+  static inline char no_event = 0;
 
   const c10::DeviceType type_;
   const DeviceGuardImplInterface* const real_;
@@ -192,16 +192,15 @@ std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
 // torch.tensor([x, 2]) reads the numbers among its elements with the engine switched off; a fake may be one of them.
 c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
-  const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake);
-  if (!value) {
-    at_the_boundary([] {
-      raise(
-          ErrorKind::kDataDependentOutput,
-          "aten::_local_scalar_dense",
-          "the result is a value, and this fake tensor holds none.");
-    });
-  }
-  return *value;
+  return at_the_boundary([&]() -> c10::Scalar {
+    if (const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake)) {
+      return *value;
+    }
+    raise(
+        ErrorKind::kDataDependentOutput,
+        "aten::_local_scalar_dense",
+        "the result is a value, and this fake tensor holds none.");
+  });
 }
 
 // The last kernel of a backend that is not there: a real operator asked for it.

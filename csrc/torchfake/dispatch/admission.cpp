@@ -37,7 +37,9 @@ RealTensors rule_for_real_tensors(const ModePtr& mode) {
       c10::str(
           call.describe(tensor),
           what,
-          "; convert it with the mode's from_tensor, or make the mode with allow_non_fake_inputs=True."));
+          ". Please convert all Tensors to FakeTensors first with the mode's from_tensor, or instantiate "
+          "FakeTensorMode "
+          "with allow_non_fake_inputs=True."));
 }
 
 at::Tensor tensor_of(const TensorArg& arg) {
@@ -135,8 +137,8 @@ void refuse_other_modes(const Call& call) {
           call.op_name(),
           c10::str(
               call.describe(tensor),
-              " belongs to another mode; a FakeTensorMode takes its own fakes alone. Convert it with the mode's "
-              "from_tensor."));
+              " belongs to another mode. Mixing fake modes NYI: a FakeTensorMode takes its own fakes alone. Convert it "
+              "with the mode's from_tensor."));
     }
   }
 }

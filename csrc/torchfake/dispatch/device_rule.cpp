@@ -16,6 +16,11 @@ bool is_cpu_scalar(const FakeTensorImpl& fake) {
       ErrorKind::kDeviceMismatch,
       call.op_name(),
       c10::str(
+          "Expected all tensors to be on the same device, but found two different devices ",
+          first.fake->claimed_device(),
+          ", ",
+          second.fake->claimed_device(),
+          ": ",
           call.describe(first),
           " claims ",
           first.fake->claimed_device(),
@@ -32,6 +37,11 @@ bool is_free_index(const Call& call, const TensorArg& tensor) {
   return call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
       (policy == DevicePolicy::kIndicesFromAnywhere ||
        (policy == DevicePolicy::kIndicesFromCpu && tensor.fake->claimed_device().is_cpu()));
+}
+
+// The outputs claim the device of the first of the two.
+bool joins_as_meta(const Call& call, const TensorArg& first, const TensorArg& second) {
+  return call.traits.takes_meta && first.fake->claimed_device().is_meta() != second.fake->claimed_device().is_meta();
 }
 
 const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceType> prefer) {
@@ -59,7 +69,7 @@ const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceTy
       common = &tensor;
       continue;
     }
-    if (is_free_index(call, tensor)) {
+    if (is_free_index(call, tensor) || joins_as_meta(call, *common, tensor)) {
       continue;
     }
     if (prefer && common->fake->claimed_device().type() != tensor.fake->claimed_device().type()) {

@@ -96,7 +96,9 @@ bool is_recorded(Route route, const ModeState& mode) {
       (route == Route::kFake || route == Route::kLift || route == Route::kNumbers);
 }
 
-void record(Route route, Call& call, ModePtr mode) {
+void record(Route route, Call& call, const ModePtr& of_argument) {
+  // A copy: the argument that holds the mode may be gone after the call.
+  const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   const std::shared_ptr<OpRecorder> of_scope = scope_recorder();
   const std::vector<c10::IValue> arguments(
       call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());

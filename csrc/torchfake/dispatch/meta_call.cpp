@@ -10,8 +10,10 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/core/kernel_failures.h>
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/core/scoped.h>
+#include <torchfake/dispatch/refusals.h>
 #include <torchfake/values/known_values.h>
 
 #include <atomic>
@@ -121,7 +123,7 @@ void stop_if_cast(const Call& call) {
   const CallContext& context = *CallContext::current();
   if (C10_UNLIKELY(context.may_cast.has_value()) && !context.in_python_kernel &&
       call.op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(*context.may_cast))) {
-    throw CastsInside();
+    throw CastsInside();  // NOLINT(bugprone-std-exception-baseclass): caught by meta_call, and nobody else
   }
 }
 
@@ -130,11 +132,32 @@ bool has_kernel_on_meta(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-// The kernel may be one of Python's, which can read any setting.
+// The kernel may be one of Python's, which can read any setting. PyTorch's own state what they expect of arguments in
+// assertions, too; an operator that somebody defined fails as its author wrote it.
 void call_on_meta_key(Call& call) {
   Scoped passes_python(CallContext::current()->passes_python, true);
   KernelEnvironment::note_all();
-  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  try {
+    call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (call.traits.is_builtin) {
+      refuse_kernel_failure(call.op_name(), error);
+    }
+    throw;
+  }
+}
+
+// Whether a composite failed because fakes have no values. What the real operator refuses too, Python's kernel would let pass.
+bool is_of_fakes_alone(const c10::Error& error) {
+  if (dynamic_cast<const FakeTensorError*>(&error) != nullptr) {
+    return true;
+  }
+  if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
+    return !refuses_dtype(error) && !says(error, kOtherDevicesOnly);
+  }
+  return asks_for_data(error);
 }
 
 // Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
@@ -148,17 +171,13 @@ void call_composite(Call& call, c10::DispatchKey key) {
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
     Scoped kind(CallContext::current()->in_python_kernel, true);
+    Scoped composite(CallContext::current()->in_composite, false);
     call_on_meta_key(call);
   };
   try {
     return call.op.callBoxedForDispatchKey(key, *call.stack);
-  } catch (const FakeTensorError&) {
-  } catch (const c10::NotImplementedError& error) {
-    if (refuses_dtype(error)) {
-      throw;  // as the real operator does; Python's kernel would let it pass
-    }
   } catch (const c10::Error& error) {
-    if (!asks_for_data(error)) {
+    if (!is_of_fakes_alone(error)) {
       throw;
     }
   }
@@ -166,6 +185,8 @@ void call_composite(Call& call, c10::DispatchKey key) {
 }
 
 void run_kernel(Call& call) {
+  bool& in_composite = CallContext::current()->in_composite;
+  Scoped composite(in_composite, in_composite && composite_key(call).has_value());
   if (call.traits.kernel != nullptr) {
     numbers_to_meta(call);
     call.traits.kernel->callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::Meta), call.stack);
@@ -265,6 +286,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   CallContext& context = *CallContext::current();
   InKernel in_kernel;
   Scoped claimed(context.claimed_device, device);
+  Scoped composite(context.in_composite, true);  // unless run_kernel finds another
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.kernel != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
@@ -284,6 +306,10 @@ void call_in_kernel(Call& call, c10::Device device) {
 }
 
 }  // namespace
+
+KernelScope::KernelScope() : keys_(kernel_keys(/*counts_versions=*/false)) {
+  context_.passes_python = true;
+}
 
 void meta_call(Call& call, c10::Device device) {
   const std::optional<c10::DeviceType> type = autocast_type(call, device);
@@ -344,6 +370,9 @@ void nested_call(Call& call) {
     return;  // the argument is what it returns
   }
   stop_if_cast(call);
+  if (CallContext::current()->in_composite) {
+    check_kernels(call, CallContext::current()->claimed_device);
+  }
   if (call.traits.data_dependent) {
     CallContext::current()->is_unkeyed = true;
     if (answer_with_known_value(call)) {
@@ -366,6 +395,7 @@ void nested_call(Call& call) {
   ask_for_meta(call);
   if (call.traits.kernel == nullptr && CallContext::current()->in_python_kernel) {
     // Not the composite: Python's kernel may be what it has called.
+    Scoped composite(CallContext::current()->in_composite, false);
     lending_devices(call, [&] { call_on_meta_key(call); });
   } else {
     lending_devices(call, [&] { run_kernel(call); });

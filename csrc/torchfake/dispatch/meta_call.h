@@ -1,9 +1,24 @@
 // Kernel: runs the operator on metadata alone.
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <torchfake/core/call.h>
+#include <torchfake/core/call_context.h>
 
 namespace torchfake {
+
+// A scope of this thread that is like the inside of a kernel: fakes answer `meta` for their device, and operators on them
+// take and return what meta kernels do. Scopes end in the reverse order of their beginnings.
+class KernelScope {
+ public:
+  KernelScope();
+
+ private:
+  CallContext context_;
+  InKernel in_kernel_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
 
 // Replaces the arguments on the stack by what the operator's meta kernel answers: fakes that were given, views of them
 // and plain meta tensors. `device` is what the call claims. Requires an open CallContext. Throws

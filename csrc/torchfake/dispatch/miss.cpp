@@ -2,6 +2,7 @@
 #include <torchfake/dispatch/miss.h>
 
 #include <torchfake/core/call_context.h>
+#include <torchfake/core/errors.h>
 #include <torchfake/dispatch/device_rule.h>
 #include <torchfake/dispatch/known_answers.h>
 #include <torchfake/dispatch/meta_call.h>
@@ -84,11 +85,27 @@ bool answered_by_values(Call& call, const ValueTracker& values, c10::Device devi
   return true;
 }
 
+// Sizes are numbers: kernels and rules in C++ read integers.
+void refuse_symbols(const Call& call) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    if (call.arg(i).isSymInt() || call.arg(i).isSymIntList()) {
+      raise(
+          ErrorKind::kUnsupportedOperator,
+          call.op_name(),
+          c10::str(
+              "argument '",
+              call.op.schema().arguments()[i].name(),
+              "' is symbolic, and symbolic sizes are not supported yet; pass a number."));
+    }
+  }
+}
+
 // Returns the device that fresh outputs claim.
 c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   if (C10_UNLIKELY(has_fake_impl(call))) {
     return run_fake_impl(call, mode);
   }
+  refuse_symbols(call);
   const c10::Device device = device_rule(call, *mode);
   check_refusals(call, device);
   if (asks_for_values(call.traits) && answered_by_values(call, values, device, mode)) {

@@ -19,17 +19,6 @@ void check_layout(const Call& call) {
   }
 }
 
-void check_kernel_exists(const Call& call, c10::Device device) {
-  const bool lacks = (call.traits.lacks_cpu && device.is_cpu()) || (call.traits.lacks_cuda && device.is_cuda());
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !lacks,
-      "Could not run '",
-      call.op_name(),
-      "' with arguments from the '",
-      c10::DeviceTypeName(device.type()),
-      "' backend: it has kernels for other devices only.");
-}
-
 }  // namespace
 
 void refuse_layout(const Call& call) {
@@ -39,15 +28,27 @@ void refuse_layout(const Call& call) {
       "sparse, nested and quantized tensors cannot be fake; only strided ones can.");
 }
 
-void check_refusals(const Call& call, c10::Device device) {
+void check_kernels(const Call& call, c10::Device device) {
   check_layout(call);
-  check_kernel_exists(call, device);
-  if (call.traits.autocast_check != nullptr) {
-    call.traits.autocast_check(call, device);
-  }
+  const bool lacks = (call.traits.lacks_cpu && device.is_cpu()) || (call.traits.lacks_cuda && device.is_cuda());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !lacks,
+      "Could not run '",
+      call.op_name(),
+      "' with arguments from the '",
+      c10::DeviceTypeName(device.type()),
+      "' backend: ",
+      kOtherDevicesOnly);
   if (call.traits.refused_dtypes != nullptr) {
     call.traits.refused_dtypes->check(call, device);
   }
+}
+
+void check_refusals(const Call& call, c10::Device device) {
+  if (call.traits.autocast_check != nullptr) {
+    call.traits.autocast_check(call, device);
+  }
+  check_kernels(call, device);
 }
 
 // Where every backend runs the kernel that failed, the real operator refuses these arguments too; where it is a meta kernel,

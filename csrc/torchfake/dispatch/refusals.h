@@ -9,6 +9,11 @@ namespace torchfake {
 // UnsupportedFakeTensorException where the call asks for a layout that a fake cannot have.
 void check_refusals(const Call& call, c10::Device device);
 
+// The part of it that also holds for an operator which a composite calls: throws where no fake can have the layout, where
+// `device` has no kernel for the operator, in these words, or none for these dtypes.
+inline constexpr const char* kOtherDevicesOnly = "it has kernels for other devices only.";
+void check_kernels(const Call& call, c10::Device device);
+
 // Throws UnsupportedFakeTensorException.
 [[noreturn]] void refuse_layout(const Call& call);
 

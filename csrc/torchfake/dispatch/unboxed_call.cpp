@@ -95,10 +95,12 @@ void UnboxedCall::add(const ArgTraits& facts, const c10::List<std::optional<at::
 }
 
 void UnboxedCall::add(const ArgTraits& facts, const at::Scalar& value) {
+  if (C10_UNLIKELY(value.isSymbolic())) {
+    possible_ = false;
+    return;
+  }
   if (value.isBoolean()) {
     key_.add_bool(value.toBool());
-  } else if (value.isSymbolic()) {
-    possible_ = false;
   } else if (value.isComplex()) {
     key_.add_complex(value.toComplexDouble());
   } else if (value.isFloatingPoint()) {

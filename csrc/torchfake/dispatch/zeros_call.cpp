@@ -122,7 +122,7 @@ c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor
   }
   c10::impl::GenericList list = value.toList().copy();
   for (size_t i = 0; i < list.size(); ++i) {
-    const c10::IValue element = list.get(i);
+    const c10::IValue& element = list.get(i);
     if (element.isTensor()) {
       list.set(i, map(element.toTensor()));
     }

@@ -10,6 +10,7 @@
 #include <ATen/ops/sub.h>
 #include <c10/core/WrapDimMinimal.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -25,15 +26,17 @@ at::Tensor hardswish(const at::Tensor& self) {
 }
 
 at::Tensor hardswish_backward(const at::Tensor& grad_output, const at::Tensor& self) {
-  require_floating(self, "hardswish_backward");
-  return pointwise(grad_output, self);
+  at::Tensor result = pointwise(grad_output, self);
+  require_floating(result, "hardswish_backward");
+  return result;
 }
 
 // The bounds take no part in type promotion.
 at::Tensor hardtanh(const at::Tensor& self, const at::Scalar& min, const at::Scalar& max) {
-  TORCH_CHECK(self.scalar_type() != c10::kBool, "Bool inputs not supported for hardtanh");
+  compat::check_dtype("hardtanh", self.scalar_type() != c10::kBool, "Bool inputs not supported for hardtanh");
   TORCH_CHECK(
-      self.scalar_type() != c10::kByte || (min.toLong() >= 0 && max.toLong() >= 0),
+      compat::kHardtanhTakesNegativeLimits || self.scalar_type() != c10::kByte ||
+          (min.toLong() >= 0 && max.toLong() >= 0),
       "cannot do hardtanh on an unsigned type with negative limits");
   TORCH_CHECK(!self.is_complex(), "clamp is not supported for complex types");
   return strided_like(self);

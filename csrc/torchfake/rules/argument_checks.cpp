@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/LinearAlgebraUtils.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/values/known_values.h>
@@ -294,6 +295,20 @@ RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// aminmax(self, *, dim, keepdim) of complex numbers. Of a single number the least along a dimension is the number itself,
+// which needs no kernel.
+RuleResult aminmax(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (!self.is_complex()) {
+    return RuleResult::kContinue;
+  }
+  TORCH_CHECK_TYPE(!compat::kAminmaxChecksDtypeFirst, "aminmax not implemented for ", self.scalar_type());
+  const bool needs_no_kernel = self.dim() == 0 && !call.arg(1).isNone();
+  TORCH_CHECK(!needs_no_kernel, "aminmax not implemented for ", self.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(self.dim() > 0, "\"aminmax_cpu\" not implemented for '", self.scalar_type(), "'");
+  return ordered(call, mode);
+}
+
 // Visits the values of the second argument, where they are known and the first is on the CPU, which refuses those that are
 // not there; a GPU finds out later.
 template <typename Visit>
@@ -337,7 +352,8 @@ void check_classes(const Call& call, int64_t limit) {
 RuleList argument_checks() {
   return {
       {"_unsafe_masked_index_put_accumulate", &masked_index_put},
-      {"aminmax cummax cummin", &ordered},
+      {"aminmax", &aminmax},
+      {"cummax cummin", &ordered},
       {"_softmax_backward_data _log_softmax_backward_data", &softmax_backward},
       {"scatter_reduce scatter_reduce_", &scatter_reduce},
       {"gather scatter scatter_ scatter_add scatter_add_", &through_index},

@@ -16,6 +16,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
+#include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
 #include <ATen/ops/choose_qparams_optimized_ops.h>
 #include <ATen/ops/cov_ops.h>
@@ -509,6 +510,7 @@ void add_all(torch::Library& library) {
   add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
   add<ops::_shape_as_tensor, &shape_as_tensor>(library);
   add<ops::_reshape_from_tensor, &of_data_in_memory>(library);
+  add<ops::_validate_sparse_coo_tensor_args, &of_data_in_memory>(library);
   add<ops::meshgrid, &of_data_in_memory>(library);
   add<ops::meshgrid_indexing, &of_data_in_memory>(library);
   add<ops::choose_qparams_optimized, &of_data_in_memory>(library);

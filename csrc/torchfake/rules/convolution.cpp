@@ -172,22 +172,26 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
   }
 }
 
-bool onednn_takes_bfloat16() {
-  static const bool takes = [] {
-    const auto op = c10::Dispatcher::singleton().findOp({"mkldnn::_is_mkldnn_bf16_supported", ""});
-    return op && op->typed<bool()>().call();
-  }();
-  return takes;
+bool is_supported(const char* question) {
+  const auto op = c10::Dispatcher::singleton().findOp({question, ""});
+  return op && op->typed<bool()>().call();
 }
 
-// Whether the CPU gives a transposed convolution to oneDNN, by the conditions that PyTorch has.
+// Whether this machine's oneDNN computes in the dtype: PyTorch has operators that tell.
+bool onednn_has(c10::ScalarType dtype) {
+  static const bool bfloat16 = is_supported("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool float16 = is_supported("mkldnn::_is_mkldnn_fp16_supported");
+  return dtype == c10::kBFloat16 ? bfloat16 : float16;
+}
+
+// Whether the CPU gives a convolution to oneDNN, by the conditions that PyTorch has.
 bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   const auto above_one = [](int64_t value) { return value > 1; };
-  if (is_padded_by_a_step(g)) {
+  if (!KernelEnvironment::enabled(KernelEnvironment::kMkldnn) || (g.transposed && is_padded_by_a_step(g))) {
     return false;
   }
-  if (input.scalar_type() == c10::kBFloat16) {
-    return onednn_takes_bfloat16();
+  if (c10::isReducedFloatingType(input.scalar_type())) {
+    return onednn_has(input.scalar_type());
   }
   const bool is_float = c10::toRealValueType(input.scalar_type()) == c10::kFloat;
   const bool spread = std::any_of(g.stride.begin(), g.stride.end(), above_one) ||
@@ -196,7 +200,7 @@ bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geome
       spread || input.size(0) >= 16 || weight.size(-1) != 1 || weight.size(-2) != 1 || KernelEnvironment::threads() > 1;
   const bool large = g.groups > 1 || (weight.size(-1) > 3 && weight.size(-2) > 3) || input.size(0) > 1 ||
       input.size(0) * input.size(1) * input.size(2) * input.size(3) > 20480;
-  return KernelEnvironment::enabled(KernelEnvironment::kMkldnn) && is_float && worth_it && large;
+  return is_float && worth_it && large;
 }
 
 // A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
@@ -207,8 +211,8 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
   const at::MemoryFormat channels_last =
       weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   const bool wants = input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
-  // Over three dimensions, transposed, PyTorch's own kernel writes a contiguous result.
-  if (wants && claimed_device().is_cpu() && weight.dim() == 5 && g.transposed && !onednn_takes(input, weight, g)) {
+  // Over three dimensions PyTorch's own kernels write a contiguous result.
+  if (wants && claimed_device().is_cpu() && weight.dim() == 5 && !onednn_takes(input, weight, g)) {
     return at::MemoryFormat::Contiguous;
   }
   // On a GPU cuDNN alone writes channels-last.
@@ -254,6 +258,11 @@ at::Tensor mkldnn_convolution(
     c10::IntArrayRef stride,
     c10::IntArrayRef dilation,
     int64_t groups) {
+  const c10::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK(
+      self.numel() == 0 || (c10::isFloatingType(dtype) && dtype != c10::kDouble) || dtype == c10::kChar,
+      "mkldnn_convolution expects an input of float, bfloat16, half, int8 or fp8, but got ",
+      dtype);
   return convolution(self, weight, bias, stride, padding, dilation, /*transposed=*/false, {0}, groups);
 }
 
@@ -270,6 +279,11 @@ at::MemoryFormat slow_format(const at::Tensor& input, const at::Tensor& weight) 
   return wants && has ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
+// One image is made a batch of one, and so is the result; where it had to be copied first, that is taken back in the end.
+bool drops_batch(const at::Tensor& self) {
+  return self.dim() == 3 && !self.is_contiguous();
+}
+
 at::Tensor slow_conv_transpose2d(
     const at::Tensor& self,
     const at::Tensor& weight,
@@ -281,6 +295,9 @@ at::Tensor slow_conv_transpose2d(
     c10::IntArrayRef dilation) {
   const at::Tensor result = at::meta::slow_conv_transpose2d(
       batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation);
+  if (drops_batch(self)) {
+    return empty(result.sizes().slice(1), result, at::MemoryFormat::Contiguous);
+  }
   return empty(result.sizes(), result, slow_format(self, weight));
 }
 
@@ -299,6 +316,9 @@ at::Tensor& slow_conv_transpose2d_out(
       batched(self), weight, kernel_size, bias, stride, padding, output_padding, dilation, out);
   if (out.sizes() != c10::IntArrayRef(before)) {
     out.unsafeGetTensorImpl()->empty_tensor_restride(slow_format(self, weight));
+  }
+  if (drops_batch(self)) {
+    out.resize_(out.sizes().slice(1).vec());
   }
   return out;
 }

@@ -65,7 +65,7 @@ at::Tensor attend(
     double dropout_p,
     bool is_causal,
     std::optional<double> scale) {
-  // The GPU adds up in single precision; and the CPU's library has trouble with less, see is_risky_product.
+  // The GPU accumulates in single precision. See also is_half_precision_product.
   if (c10::isReducedFloatingType(query.scalar_type())) {
     const bool is_mask = bias.defined() && bias.scalar_type() == c10::kBool;
     const at::Tensor output = attend(

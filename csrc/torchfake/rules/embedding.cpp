@@ -1,4 +1,5 @@
 // Bags of embeddings, forward and backward.
+#include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -145,12 +146,24 @@ at::Tensor backward(
 
 at::Tensor per_sample_weights_backward(
     const at::Tensor& grad,
-    const at::Tensor& /*weight*/,
+    const at::Tensor& weight,
     const at::Tensor& indices,
     const at::Tensor& /*offsets*/,
-    const at::Tensor& /*offset2bag*/,
+    const at::Tensor& offset2bag,
     int64_t mode) {
   TORCH_CHECK(mode == kSum, "embedding_bag_backward: per_sample_weights only supported for mode='sum'");
+  TORCH_CHECK(
+      grad.dim() == 2 && weight.dim() == 2 && indices.dim() == 1 && weight.size(1) == grad.size(1),
+      "expected a gradient and a weight with as many columns and 1D indices, but got sizes ",
+      grad.sizes(),
+      ", ",
+      weight.sizes(),
+      " and ",
+      indices.sizes());
+  check_index(indices, "indices");
+  if (indices.numel() == 0 || offset2bag.numel() > 0) {
+    check_index(offset2bag, "offset2bag");
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       !claimed_device().is_cuda() || grad.scalar_type() != c10::kBFloat16,
       "\"_embedding_bag_per_sample_weights_backward_cuda\" not implemented for 'BFloat16'");
@@ -168,7 +181,8 @@ at::Tensor& renorm_rows(at::Tensor& self, const at::Tensor& indices) {
       "Expected tensor for argument #2 'indices' to have one of the following scalar types: Long, Int; but got ",
       indices.scalar_type(),
       " instead (while checking arguments for embedding_renorm_)");
-  TORCH_CHECK(
+  compat::check_dtype(
+      "embedding_renorm",
       indices.numel() == 0 || self.is_floating_point() || self.is_complex(),
       "norm(): input dtype should be either floating point or complex. Got ",
       self.scalar_type(),

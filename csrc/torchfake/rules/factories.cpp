@@ -1,5 +1,7 @@
 // Factory functions whose result is a part of a larger storage, or lies between tensors.
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/logspace.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <torchfake/core/kernel_environment.h>
@@ -106,10 +108,37 @@ at::Tensor logspace(
   return linspace(start, end, steps, dtype, layout, device, pin_memory);
 }
 
+// A number of the same kind, where only its value is not known.
+at::Scalar stand_in(const at::Tensor& number) {
+  check_number(number);
+  return number.is_complex() ? at::Scalar(c10::complex<double>(0)) : at::Scalar(0);
+}
+
+at::Scalar stand_in(const at::Scalar& number) {
+  return number;
+}
+
+// An argument that has as many elements as there are steps keeps its shape, as for the form that takes numbers.
 template <typename Start, typename End>
-void add_spaces(KernelList& list, const char* linspace_name, const char* logspace_name) {
-  list.push_back(native_kernel<decltype(linspace<Start, End>), &linspace<Start, End>>(linspace_name));
-  list.push_back(native_kernel<decltype(logspace<Start, End>), &logspace<Start, End>>(logspace_name));
+at::Tensor& linspace_out(const Start& start, const End& end, int64_t steps, at::Tensor& out) {
+  return at::linspace_out(out, stand_in(start), stand_in(end), steps);
+}
+
+template <typename Start, typename End>
+at::Tensor& logspace_out(const Start& start, const End& end, int64_t steps, double base, at::Tensor& out) {
+  return at::logspace_out(out, stand_in(start), stand_in(end), steps, base);
+}
+
+template <typename Start, typename End>
+void add_spaces(KernelList& list, const std::string& overload) {
+  const std::string linspace_name = "aten::linspace." + overload;
+  const std::string logspace_name = "aten::logspace." + overload;
+  list.push_back(native_kernel<decltype(linspace<Start, End>), &linspace<Start, End>>(linspace_name.c_str()));
+  list.push_back(native_kernel<decltype(logspace<Start, End>), &logspace<Start, End>>(logspace_name.c_str()));
+  list.push_back(
+      native_kernel<decltype(linspace_out<Start, End>), &linspace_out<Start, End>>((linspace_name + "_out").c_str()));
+  list.push_back(
+      native_kernel<decltype(logspace_out<Start, End>), &logspace_out<Start, End>>((logspace_name + "_out").c_str()));
 }
 
 bool is_pinned(const at::Tensor& /*self*/, std::optional<at::Device> /*device*/) {
@@ -125,9 +154,9 @@ KernelList factory_kernels() {
       native_kernel<decltype(kaiser_window), &kaiser_window>("aten::kaiser_window.beta"),
       native_kernel<decltype(is_pinned), &is_pinned>("aten::is_pinned"),
   };
-  add_spaces<at::Tensor, at::Tensor>(list, "aten::linspace.Tensor_Tensor", "aten::logspace.Tensor_Tensor");
-  add_spaces<at::Tensor, at::Scalar>(list, "aten::linspace.Tensor_Scalar", "aten::logspace.Tensor_Scalar");
-  add_spaces<at::Scalar, at::Tensor>(list, "aten::linspace.Scalar_Tensor", "aten::logspace.Scalar_Tensor");
+  add_spaces<at::Tensor, at::Tensor>(list, "Tensor_Tensor");
+  add_spaces<at::Tensor, at::Scalar>(list, "Tensor_Scalar");
+  add_spaces<at::Scalar, at::Tensor>(list, "Scalar_Tensor");
   return list;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/_fft_c2c.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ at::Tensor fft_c2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
 }
 
 at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*normalization*/, bool onesided) {
-  TORCH_CHECK(self.is_floating_point(), "expected a real input");
+  compat::check_dtype("_fft_r2c", self.is_floating_point(), "expected a real input");
   TORCH_CHECK(!dim.empty(), "expected at least one dimension to transform");
   check_dims(self, dim);
   check_not_empty(self);

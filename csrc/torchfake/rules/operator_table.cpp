@@ -34,6 +34,10 @@ constexpr Row kRows[] = {
      [](Facts& facts) { facts.devices = DevicePolicy::kFirst; }},
     {"index _unsafe_index", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromCpu; }},
     {"index_put index_put_ _index_put_impl_", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromAnywhere; }},
+    // add.Tensor and others that are not in place check devices, for real too.
+    {"add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor logical_and_ mm embedding _embedding_bag "
+     "_embedding_bag_forward_only index convolution gather index_select scatter.src",
+     [](Facts& facts) { facts.takes_meta = true; }},
     {"nextafter", [](Facts& facts) { facts.devices = DevicePolicy::kCommonNoScalars; }},
     {"_scaled_dot_product_efficient_attention _efficient_attention_forward",
      [](Facts& facts) { facts.seeds_on_cpu = true; }},
@@ -71,9 +75,10 @@ constexpr Row kRows[] = {
     {"from_file", [](Facts& facts) { facts.reads_files = true; }},
     {"mm bmm addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ mv addmv addmv_ dot vdot linear _addmm_activation "
      "convolution "
-     "_convolution convolution_overrideable mkldnn_rnn_layer _cudnn_rnn _int_mm _scaled_mm _grouped_mm "
-     "_scaled_grouped_mm _scaled_dot_product_flash_attention_for_cpu",
+     "_convolution convolution_overrideable mkldnn_rnn_layer _cudnn_rnn _grouped_mm "
+     "_scaled_dot_product_flash_attention_for_cpu",
      [](Facts& facts) { facts.is_product = true; }},
+    {"_int_mm _scaled_mm _scaled_grouped_mm", [](Facts& facts) { facts.is_byte_product = true; }},
     {"c10d::broadcast_", [](Facts& facts) { facts.is_broadcast = true; }},
 
     // ---- Arguments and outputs

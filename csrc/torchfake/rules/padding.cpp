@@ -37,16 +37,12 @@ at::Tensor reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
   return padded_result(padded_sizes(self, padding), self);
 }
 
-template <size_t kDims>
+enum class Padding : uint8_t { kReflection, kReplication };
+
+template <Padding kPadding, size_t kDims>
 void check_pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
   TORCH_CHECK(padding.size() == 2 * kDims, "padding size is expected to be ", 2 * kDims, ", but got: ", padding.size());
-  TORCH_CHECK_INDEX(
-      self.dim() > static_cast<int64_t>(kDims),
-      "Dimension out of range (expected an input of ",
-      kDims + 1,
-      " dimensions or more, but got ",
-      self.sizes(),
-      ')');
+  compat::check_pad_backward(grad_output, self, padding, kPadding == Padding::kReplication);
   TORCH_CHECK(
       grad_output.sizes() == c10::IntArrayRef(padded_sizes(self, padding)),
       "gradOutput size unexpected. Expected: ",
@@ -55,9 +51,9 @@ void check_pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c
       grad_output.sizes());
 }
 
-template <size_t kDims>
+template <Padding kPadding, size_t kDims>
 at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c10::IntArrayRef padding) {
-  check_pad_backward<kDims>(grad_output, self, padding);
+  check_pad_backward<kPadding, kDims>(grad_output, self, padding);
   TORCH_CHECK(
       self.numel() == 0 || self.scalar_type() == grad_output.scalar_type(),
       "expected scalar type ",
@@ -68,13 +64,13 @@ at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c
 }
 
 // The kernel has the dtype of the gradient; that of the input, which it does not read, does not matter.
-template <size_t kDims>
+template <Padding kPadding, size_t kDims>
 at::Tensor& pad_backward_out(
     const at::Tensor& grad_output,
     const at::Tensor& self,
     c10::IntArrayRef padding,
     at::Tensor& grad_input) {
-  check_pad_backward<kDims>(grad_output, self, padding);
+  check_pad_backward<kPadding, kDims>(grad_output, self, padding);
   write_out(grad_input, padded_result(self.sizes(), self.to(grad_output.scalar_type())), OutDtype::kSame);
   return grad_input;
 }
@@ -130,12 +126,12 @@ KernelList padding_kernels() {
           &restrided_backward_out<&at::meta::reflection_pad3d_backward_outf>>(),
       kernel<ops::reflection_pad2d, &reflection_pad2d>(),
       out_form<ops::reflection_pad2d_out, ops::reflection_pad2d>(OutDtype::kSame),
-      kernel<ops::reflection_pad2d_backward, &pad_backward<2>>(),
-      kernel<ops::reflection_pad2d_backward_grad_input, &pad_backward_out<2>>(),
-      kernel<ops::replication_pad2d_backward, &pad_backward<2>>(),
-      kernel<ops::replication_pad2d_backward_grad_input, &pad_backward_out<2>>(),
-      kernel<ops::replication_pad3d_backward, &pad_backward<3>>(),
-      kernel<ops::replication_pad3d_backward_grad_input, &pad_backward_out<3>>(),
+      kernel<ops::reflection_pad2d_backward, &pad_backward<Padding::kReflection, 2>>(),
+      kernel<ops::reflection_pad2d_backward_grad_input, &pad_backward_out<Padding::kReflection, 2>>(),
+      kernel<ops::replication_pad2d_backward, &pad_backward<Padding::kReplication, 2>>(),
+      kernel<ops::replication_pad2d_backward_grad_input, &pad_backward_out<Padding::kReplication, 2>>(),
+      kernel<ops::replication_pad3d_backward, &pad_backward<Padding::kReplication, 3>>(),
+      kernel<ops::replication_pad3d_backward_grad_input, &pad_backward_out<Padding::kReplication, 3>>(),
   };
 }
 

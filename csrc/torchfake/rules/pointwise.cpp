@@ -6,6 +6,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/result_type.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/kernels.h>
 #include <torchfake/rules/results.h>
@@ -151,7 +152,8 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
 // Of complex(real, imag) and polar(abs, angle).
 c10::ScalarType complex_dtype(const at::Tensor& first, const at::Tensor& second) {
   const c10::ScalarType dtype = first.scalar_type();
-  TORCH_CHECK(
+  compat::check_dtype(
+      "complex",
       dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf,
       "Expected both inputs to be Half, Float or Double tensors but got ",
       dtype,
@@ -223,12 +225,12 @@ at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tens
 }
 
 at::Tensor relu(const at::Tensor& self) {
-  TORCH_CHECK(self.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
+  compat::check_dtype("relu", self.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
   return at::meta::clamp_min(self, 0);
 }
 
 at::Tensor& relu_(at::Tensor& self) {
-  TORCH_CHECK(self.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
+  compat::check_dtype("relu", self.scalar_type() != c10::kBool, "Boolean inputs not supported for relu");
   return at::meta::clamp_min_(self, 0);
 }
 

@@ -3,7 +3,10 @@
 // many: whether to raise an error, or in which of two ways to compute the same.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/WrapDimMinimal.h>
+#include <c10/util/strides.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/Functions.h>
 
@@ -119,6 +122,53 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(places), at::empty({0}, self.options().dtype(c10::kLong)));
 }
 
+// One slice along a dimension is there once, whatever it holds. The CPU's kernel returns indices and counts whether or not
+// they are asked for.
+RuleResult unique_of_one_slice(Call& call, int64_t dim, size_t return_inverse) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (self.numel() == 0 || dim < -self.dim() || dim >= self.dim() || self.size(dim) != 1) {
+    return RuleResult::kContinue;
+  }
+  // The slices are laid out one after the other.
+  c10::DimVector strides = c10::contiguous_strides(self.sizes());
+  strides[static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()))] = self.numel();
+  const at::TensorOptions indices = self.options().dtype(c10::kLong);
+  const auto count = [&](size_t flag) -> int64_t { return self.is_cpu() || call.arg(flag).toBool() ? 1 : 0; };
+  return answer_with(
+      call,
+      at::empty_strided(self.sizes(), strides, self.options()),
+      at::empty({count(return_inverse)}, indices),
+      at::empty({count(return_inverse + 1)}, indices));
+}
+
+// unique_dim(self, dim, sorted, return_inverse, return_counts), unique_dim_consecutive(self, dim, return_inverse,
+// return_counts)
+template <size_t kReturnInverse>
+RuleResult unique_along_dim(Call& call, const ModePtr& /*mode*/) {
+  return unique_of_one_slice(call, call.arg(1).toInt(), kReturnInverse);
+}
+
+// _unique2(self, sorted, return_inverse, return_counts), unique_consecutive(self, return_inverse, return_counts, dim):
+// the same of one element.
+template <size_t kReturnInverse>
+RuleResult unique_of_one(Call& call, const ModePtr& /*mode*/) {
+  const at::Tensor self = call.arg(0).toTensor();
+  if (call.num_args() > kReturnInverse + 2 && !call.arg(kReturnInverse + 2).isNone()) {
+    return unique_of_one_slice(call, call.arg(kReturnInverse + 2).toInt(), kReturnInverse);
+  }
+  if (self.numel() != 1) {
+    return RuleResult::kContinue;
+  }
+  const at::TensorOptions indices = self.options().dtype(c10::kLong);
+  const std::vector<int64_t> nothing{0};
+  const std::vector<int64_t> one{1};
+  return answer_with(
+      call,
+      at::empty(one, self.options()),
+      at::empty(call.arg(kReturnInverse).toBool() ? self.sizes() : c10::IntArrayRef(nothing), indices),
+      at::empty(call.arg(kReturnInverse + 1).toBool() ? one : nothing, indices));
+}
+
 // Every place of a tensor, as nonzero gives them: which they are follows from its sizes.
 RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) {
   at::Tensor places;
@@ -154,6 +204,10 @@ RuleList question_rules() {
       {"allclose", &allclose},
       {"_local_scalar_dense.", &local_scalar_dense},
       {"_unique", &unique},
+      {"_unique2.", &unique_of_one<2>},
+      {"unique_consecutive.", &unique_of_one<1>},
+      {"unique_dim.", &unique_along_dim<3>},
+      {"unique_dim_consecutive.", &unique_along_dim<2>},
       {"nonzero.", &nonzero},
   };
 }

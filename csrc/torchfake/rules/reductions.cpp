@@ -2,6 +2,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/kernels.h>
 
 namespace torchfake {
@@ -10,8 +11,10 @@ namespace {
 
 // A reduction lays out its result as a sum does; of complex numbers the variance is real.
 at::Tensor reduced(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, bool keeps_complex) {
-  TORCH_CHECK(
-      self.is_floating_point() || self.is_complex(), "std and var only support floating point and complex dtypes");
+  compat::check_dtype(
+      "var",
+      self.is_floating_point() || self.is_complex(),
+      "std and var only support floating point and complex dtypes");
   const at::Tensor sum = at::meta::sum(self, dim, keepdim);
   const c10::ScalarType dtype = self.scalar_type();
   const bool to_real = self.is_complex() && !keeps_complex;

@@ -38,6 +38,23 @@ c10::ArrayRef<RefusedDtypes> rows_of(c10::DeviceType device, const std::string& 
   return {first, last};
 }
 
+// Whether a number is of a higher kind than tensors of a dtype, which are cast then.
+bool promotes(const c10::IValue& number, c10::ScalarType dtype) {
+  if (!number.isScalar()) {
+    return false;
+  }
+  const c10::ScalarType type = number.toScalar().type();
+  const auto kind = [](c10::ScalarType of) {
+    return c10::isComplexType(of) ? 3 : c10::isFloatingType(of) ? 2 : of == c10::kBool ? 0 : 1;
+  };
+  return kind(type) > kind(dtype);
+}
+
+// Integers that are written beside the result of a computation: indices, pivots.
+bool is_index(c10::ScalarType dtype, c10::ScalarType computed) {
+  return (dtype == c10::kLong || dtype == c10::kInt) && !c10::isIntegralType(computed, /*includeBool=*/true);
+}
+
 // The tensors of a call by their argument: what dtypes they have, and whether the record can speak about them.
 class Operands {
  public:
@@ -149,14 +166,66 @@ void DtypeRefusals::add(const RefusedDtypes& record, const c10::FunctionSchema& 
   rows.push_back(std::move(row));
 }
 
+namespace {
+
+bool is_out(const c10::Argument& argument) {
+  return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// "aten::sort.stable" of "aten::sort.values_stable": the overload whose arguments are those of the out= form without the
+// tensors to write to. Empty where there is none.
+std::string plain_form(const c10::FunctionSchema& out_form) {
+  std::vector<std::string> read;
+  for (const c10::Argument& argument : out_form.arguments()) {
+    if (!is_out(argument)) {
+      read.push_back(argument.name());
+    }
+  }
+  if (read.size() == out_form.arguments().size()) {
+    return "";
+  }
+  const auto matches = [&](const c10::FunctionSchema& schema) {
+    return std::equal(
+        read.begin(),
+        read.end(),
+        schema.arguments().begin(),
+        schema.arguments().end(),
+        [](const std::string& name, const c10::Argument& argument) { return name == argument.name(); });
+  };
+  // By the names that overloads have: out, result, values of the one without; dim_out, Tensor_out of dim, Tensor.
+  const std::string& overload = out_form.overload_name();
+  for (const std::string& candidate : {overload.substr(0, overload.rfind('_')), std::string()}) {
+    const auto plain = c10::Dispatcher::singleton().findSchema({out_form.name(), candidate});
+    if (candidate != overload && plain && matches(plain->schema())) {
+      return c10::toString(plain->schema().operator_name());
+    }
+  }
+  return "";
+}
+
+c10::TypeKind kind_of(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) {
+    type = optional->getElementType();
+  }
+  return type->kind();
+}
+
+}  // namespace
+
 const DtypeRefusals* DtypeRefusals::of(const c10::OperatorHandle& handle) {
   const c10::FunctionSchema& schema = handle.schema();
-  const std::string op = c10::toString(schema.operator_name());
+  std::string op = c10::toString(schema.operator_name());
+  const auto has_records = [&] { return !rows_of(c10::kCPU, op).empty() || !rows_of(c10::kCUDA, op).empty(); };
+  const bool has_own = has_records();
+  if (!has_own) {
+    op = plain_form(schema);
+    if (!has_records()) {
+      return nullptr;
+    }
+  }
   const c10::ArrayRef<RefusedDtypes> cpu = rows_of(c10::kCPU, op);
   const c10::ArrayRef<RefusedDtypes> cuda = rows_of(c10::kCUDA, op);
-  if (cpu.empty() && cuda.empty()) {
-    return nullptr;
-  }
   auto* made = new DtypeRefusals();
   made->looks_at_empty_ = looks_at_empty(handle);
   for (const RefusedDtypes& record : cpu) {
@@ -165,22 +234,31 @@ const DtypeRefusals* DtypeRefusals::of(const c10::OperatorHandle& handle) {
   for (const RefusedDtypes& record : cuda) {
     made->add(record, schema, made->cuda_);
   }
+  const bool takes_numbers = schema.overload_name().find("Scalar") != std::string::npos;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    c10::TypePtr type = schema.arguments()[i].real_type();
-    if (auto optional = type->cast<c10::OptionalType>()) {
-      type = optional->getElementType();
-    }
-    if (type->kind() == c10::TypeKind::ScalarTypeType) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (kind_of(argument) == c10::TypeKind::ScalarTypeType) {
       made->dtype_args_.push_back(i);
+    } else if (kind_of(argument) == c10::TypeKind::StringType) {
+      made->method_args_.push_back(i);
+    } else if (takes_numbers && kind_of(argument) == c10::TypeKind::NumberType && argument.name() != "alpha") {
+      made->number_args_.push_back(i);
+    } else if (!has_own && is_out(argument)) {
+      made->outs_.push_back(i);
     }
   }
   return made;
 }
 
+bool DtypeRefusals::can_speak(const Call& call) const {
+  const auto is_given = [&](size_t i) { return !call.arg(i).isNone(); };
+  return std::none_of(dtype_args_.begin(), dtype_args_.end(), is_given) &&
+      std::all_of(method_args_.begin(), method_args_.end(), is_given);
+}
+
 void DtypeRefusals::check(const Call& call, c10::Device device) const {
   const std::vector<Row>& rows = device.is_cpu() ? cpu_ : cuda_;
-  if (rows.empty() || (!device.is_cpu() && !device.is_cuda()) ||
-      std::any_of(dtype_args_.begin(), dtype_args_.end(), [&](size_t i) { return !call.arg(i).isNone(); })) {
+  if (rows.empty() || (!device.is_cpu() && !device.is_cuda()) || !can_speak(call)) {
     return;
   }
   const Operands operands(call, looks_at_empty_);
@@ -195,6 +273,16 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
   if (found == rows.data() + rows.size() || !operands.comparable(found->arguments)) {
     return;
   }
+  const c10::ScalarType first = operands.dtype(found->arguments.front());
+  if (std::any_of(number_args_.begin(), number_args_.end(), [&](size_t i) { return promotes(call.arg(i), first); })) {
+    return;
+  }
+  const bool outs_fit = std::all_of(outs_.begin(), outs_.end(), [&](size_t i) {
+    return operands.has(i) && (operands.dtype(i) == first || is_index(operands.dtype(i), first));
+  });
+  if (!outs_fit) {
+    return;
+  }
   const RefusedDtypes& record = *found->record;
   // The record is of tensors beside tensors. Of a scalar it tells what becomes of the dtype that all are cast to.
   if (operands.has_scalars_beside(found->arguments)) {
@@ -203,7 +291,6 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     }
     return;
   }
-  const c10::ScalarType first = operands.dtype(found->arguments.front());
   size_t differing = 0;
   size_t last = 0;
   bool alike = true;  // those that differ from the first

@@ -61,7 +61,11 @@ const char* refused_dtypes_release(c10::DeviceType device, bool beside);
 // tools/record_refused_dtypes.py: cmake/records. A call is refused where the record says that every such call was: with
 // the same arguments given, all of one dtype, or one of them or all but the first of another. Where the record cannot
 // speak, nothing is refused: empty tensors, of which few kernels but the pointwise ones look at the dtype; numbers and
-// scalars, which promote in their own way; calls that say in which dtype to work.
+// scalars, which promote in their own way; calls that say in which dtype to work, or that leave out by which of several
+// methods, where the records name one (div without a rounding mode); a number that promotes the tensors (sub of uint16 and
+// 1.5).
+// An out= form that has no record of its own is held to that of the plain form, where it is given arguments of the dtype
+// that it computes in, or integers beside them (indices and pivots).
 //
 // A record is of one release of PyTorch, which the message names, and other releases have more kernels. What the
 // installed release's own tables of dtypes (OpInfo) list as supported is taken out of it when building:
@@ -82,10 +86,14 @@ class DtypeRefusals final : public DtypeCheck {
 
   DtypeRefusals() = default;
   void add(const RefusedDtypes& record, const c10::FunctionSchema& schema, std::vector<Row>& rows);
+  bool can_speak(const Call& call) const;
 
   std::vector<Row> cpu_;
   std::vector<Row> cuda_;
   std::vector<size_t> dtype_args_;
+  std::vector<size_t> method_args_;
+  std::vector<size_t> number_args_;  // in the place of a tensor: they take part in type promotion
+  std::vector<size_t> outs_;  // of a form without records of its own
   bool looks_at_empty_ = false;
 };
 

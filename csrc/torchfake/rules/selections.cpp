@@ -8,6 +8,7 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -140,7 +141,8 @@ at::Tensor nansum(
     at::OptionalIntArrayRef dim,
     bool keepdim,
     std::optional<at::ScalarType> dtype) {
-  TORCH_CHECK(!self.is_complex() || !claimed_device().is_cpu(), "nansum on CPU does not support complex inputs");
+  compat::check_dtype(
+      "nansum", !self.is_complex() || !claimed_device().is_cpu(), "nansum on CPU does not support complex inputs");
   return at::meta::sum(self, dim, keepdim, dtype);
 }
 
@@ -150,7 +152,8 @@ at::Tensor& nansum_out(
     bool keepdim,
     std::optional<at::ScalarType> dtype,
     at::Tensor& out) {
-  TORCH_CHECK(!self.is_complex() || !claimed_device().is_cpu(), "nansum on CPU does not support complex inputs");
+  compat::check_dtype(
+      "nansum", !self.is_complex() || !claimed_device().is_cpu(), "nansum on CPU does not support complex inputs");
   return at::meta::sum_outf(self, dim, keepdim, dtype, out);
 }
 

@@ -10,6 +10,13 @@ namespace torchfake {
 
 namespace {
 
+// As PyTorch's kernels say it, before they look at the storage.
+void check_not_negative(c10::IntArrayRef strides) {
+  for (const int64_t stride : strides) {
+    TORCH_CHECK(stride >= 0, "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
+  }
+}
+
 void check_bounds(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
   if (sizes.size() == strides.size()) {  // else the kernel has an error of its own
     at::native::checkInBoundsForStorage(sizes, strides, offset, tensor.dtype(), tensor.storage());
@@ -20,7 +27,12 @@ void check_bounds(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArra
 RuleResult as_strided(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const int64_t offset = call.arg(3).isNone() ? self.storage_offset() : call.arg(3).toInt();
-  check_bounds(self, call.arg(1).toIntVector(), call.arg(2).toIntVector(), offset);
+  const std::vector<int64_t> sizes = call.arg(1).toIntVector();
+  const std::vector<int64_t> strides = call.arg(2).toIntVector();
+  if (sizes.size() == strides.size()) {  // else the kernel has an error of its own
+    check_not_negative(strides);
+  }
+  check_bounds(self, sizes, strides, offset);
   return RuleResult::kContinue;
 }
 

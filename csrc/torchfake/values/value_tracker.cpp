@@ -12,6 +12,7 @@
 #include <torchfake/values/collectives.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
+#include <torchfake/values/single_precision.h>
 
 namespace torchfake {
 
@@ -30,14 +31,6 @@ bool writes_over_its_inputs(const Call& call) {
     }
   }
   return false;
-}
-
-// Half precision: see Note [Products in half precision].
-bool is_half_product(const Call& call) {
-  return call.traits.is_product &&
-      std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
-           return tensor.impl->itemsize() < sizeof(float);
-         });
 }
 
 template <typename Visit>
@@ -148,7 +141,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   }
   // A view has the values of its base with no work.
   computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
-      (mode.options.propagate_real_tensors || !is_half_product(call));
+      (mode.options.propagate_real_tensors || !traits.is_byte_product);
   if (computes_) {
     real_ = real_arguments();
   }
@@ -387,6 +380,8 @@ bool ValueTracker::run_aside(const Call& call, c10::Device device) {
     const CpuEquivalent* equivalent = call.traits.cpu_equivalent;
     if (equivalent != nullptr && !device.is_cpu()) {
       equivalent->kernel.callBoxed(call.op, c10::DispatchKeySet(c10::DispatchKey::CPU), &real_);
+    } else if (is_half_precision_product(call)) {
+      call_in_single_precision(call, real_);
     } else {
       call.op.callBoxed(&real_);
     }
@@ -456,7 +451,9 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
   if (repeats_) {
     return follow_repetitions(call, device);
   }
-  if (!computes_ || !outputs_fit(call)) {
+  // A meta tensor has no real values that could go along.
+  const bool has_no_real = mode_.options.propagate_real_tensors && device.is_meta();
+  if (!computes_ || has_no_real || !outputs_fit(call)) {
     forget_written();
     return;
   }

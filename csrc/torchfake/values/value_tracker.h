@@ -5,10 +5,6 @@
 
 namespace torchfake {
 
-// Note [Products in half precision]
-// The CPU's library computes products in less than single precision with instructions that some virtual machines announce
-// and do not have, which ends the process. So the values of such products are not followed.
-
 // Constructed before the kernel consumes the arguments, told of the outcome after it. See Note [Known values].
 class ValueTracker {
  public:

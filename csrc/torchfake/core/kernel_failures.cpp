@@ -1,0 +1,30 @@
+// Kernels that fail of themselves, and the errors that are raised in the place of their own.
+#include <torchfake/core/kernel_failures.h>
+
+#include <torchfake/core/errors.h>
+
+#include <atomic>
+
+namespace torchfake {
+
+namespace {
+
+std::atomic<KernelFailureReader> g_kernel_failure_reader{nullptr};
+
+}  // namespace
+
+void set_kernel_failure_reader(KernelFailureReader reader) {
+  g_kernel_failure_reader.store(reader, std::memory_order_release);
+}
+
+void refuse_kernel_failure(const std::string& op, const std::exception& error) {
+  const KernelFailureReader reader = g_kernel_failure_reader.load(std::memory_order_acquire);
+  const std::optional<KernelFailure> failure = reader == nullptr ? std::nullopt : reader(error);
+  if (!failure) {
+    return;
+  }
+  TORCH_CHECK(!failure->is_assertion, op, ": its kernel does not accept these arguments: ", failure->text);
+  raise(ErrorKind::kUnsupportedOperator, op, "its kernel does not work with these arguments: " + failure->text);
+}
+
+}  // namespace torchfake

@@ -1,0 +1,128 @@
+"""Writes the figures of docs/conformance.md from the JSON files of two runs of tests/conformance/run.py.
+
+python docs/generate_conformance.py build/conformance-peer.json build/conformance.json
+
+The first is of both engines (`--peer`), the second of everything. Both have to be of one commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from provenance import mark, sentence
+
+PAGE = Path(__file__).with_name("conformance.md")
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+#: Suites by the names that counts have, with what they are.
+SUITES = {
+    "operators": "operators: every sample, dtype, layout and call",
+    "errors": "bad input",
+    "cuda": "a recorded H200",
+    "cuda calls": "the same: every dtype, layout and call, three samples of each operator, and bad input",
+    "cuda modules": "modules on a recorded H200",
+    "modules": "modules",
+    "optimizers": "optimizers",
+}
+#: Columns of the second table: its head, and the outcomes that it adds up.
+COLUMNS = {
+    "same": ("same",),
+    "both refuse": ("both refuse", "refused where values are known"),
+    "depends on values": ("data-dependent",),
+    "not compared": ("real accepts", "not matched"),
+    "listed": ("of these failures, listed",),
+}
+FAILURES = (
+    "different",
+    "fake raises",
+    "fake accepts",
+    "fake raises another type",
+    "data-dependent with known values",
+    "declared data-dependent, and other values change nothing",
+    "crash",
+    "no samples",
+)
+
+
+def number(value: int) -> str:
+    return f"{value:,}"
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def beside_the_peer(counts: dict[str, dict[str, int]]) -> list[str]:
+    """A column for each suite and engine, a row for each outcome."""
+    columns = [key for suite in SUITES for key in (f"{suite} torchfake", f"{suite} FakeTensorMode") if key in counts]
+    outcomes = list(dict.fromkeys(outcome for key in columns for outcome in counts[key]))
+    lines = [row("outcome", *columns), "|" + "---|" * (len(columns) + 1)]
+    for outcome in outcomes:
+        name = f"**{outcome}**" if outcome in FAILURES else outcome
+        lines.append(row(name, *(number(counts[key].get(outcome, 0)) for key in columns)))
+    return lines
+
+
+def whole(counts: dict[str, dict[str, int]]) -> list[str]:
+    lines = [row("suite", *COLUMNS, "other differences"), "|" + "---|" * (len(COLUMNS) + 2)]
+    for suite, title in SUITES.items():
+        found = counts.get(f"{suite} torchfake")
+        if found is None:
+            continue
+        cells = [number(sum(found.get(outcome, 0) for outcome in outcomes)) for outcomes in COLUMNS.values()]
+        others = sum(found.get(outcome, 0) for outcome in FAILURES) - found.get("of these failures, listed", 0)
+        lines.append(row(title, *cells, number(others)))
+    return lines
+
+
+def figures(peer: dict[str, Any], everything: dict[str, Any]) -> str:
+    commits = {run["provenance"]["commit"] for run in (peer, everything)}
+    if len(commits) != 1:
+        raise SystemExit(f"error: the runs are of different commits: {', '.join(sorted(commits))}")
+    parts = [
+        BEGIN,
+        mark(commits.pop()),
+        "",
+        "## Both engines",
+        "",
+        sentence(peer["provenance"]),
+        "",
+        *beside_the_peer(peer["counts"]),
+        "",
+        "## Whole",
+        "",
+        sentence(everything["provenance"]),
+        "",
+        *whole(everything["counts"]),
+        "",
+        END,
+    ]
+    return "\n".join(parts)
+
+
+def with_figures(page: str, new: str) -> str:
+    """The page with what stands between the two marks replaced."""
+    before, found, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise SystemExit(f"error: no {BEGIN} and {END} in the page")
+    return before + new + after
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", type=Path)
+    parser.add_argument("everything", type=Path)
+    options = parser.parse_args()
+    new = figures(json.loads(options.peer.read_text()), json.loads(options.everything.read_text()))
+    PAGE.write_text(with_figures(PAGE.read_text(), new))
+
+
+if __name__ == "__main__":
+    main()

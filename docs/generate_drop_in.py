@@ -1,0 +1,200 @@
+"""Runs PyTorch's own tests of fake tensors on torchfake, and writes to fake-tensor-mode.md which fail, and why.
+
+    python docs/generate_drop_in.py PYTORCH/test
+
+The tests are read from a checkout of the PyTorch that is installed, and copied to a temporary folder in which the
+imports are renamed: `from torch._subclasses.fake_tensor import X` becomes `from torchfake import X`. Private names
+(`_X`) are still imported from PyTorch. Nothing of PyTorch's is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torchfake
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from provenance import provenance, sentence
+
+PAGE = Path(__file__).with_name("fake-tensor-mode.md")
+BEGIN, END = "<!-- drop-in: begin -->\n", "<!-- drop-in: end -->\n"
+
+#: The files, and the tests in them to run (pytest's -k).
+FILES = {
+    "test_fake_tensor.py": "",
+    "test_custom_ops.py": "fake or opcheck or abstract or meta",
+    "test_proxy_tensor.py": "FakeProxyTensor and not symbolic or fake_tensor_mode or allclose",
+    "test_serialization.py": "skip_data or fake",
+    "inductor/test_mem_estimation.py": "",
+    "distributed/_tools/test_mem_tracker.py": "",
+    "distributed/_tools/test_mod_tracker.py": "",
+    "distributed/_tools/test_runtime_estimator.py": "",
+}
+
+#: Lines of a test that touch what is private to PyTorch's implementation.
+WHITE_BOX = re.compile(
+    r"_cache_key|_CacheKeyState|tensor_memo|meta_converter|get_fast_op_impls|(?<!\w)_fake_device|fake_tensor_cache_bypass"
+    r"|cache_bypasses|cache_entries|assertBypasses|assertHitsMisses|_check_for_subclass_arg|\.cache\b"
+    r"|fake_utils\.try_convert"
+)
+SYMBOLIC = re.compile(r"DynamicShapesError|ShapeEnv\(|shape_env|unbacked|SymInt|StatelessSymbolicContext|free_symbols")
+LAYOUT = re.compile(r"sparse|nested|quantiz", re.IGNORECASE)
+
+#: Tests that want an error, or less than what torchfake knows.
+BETTER = {
+    "test_custom_op_fallback": "the CPU kernel of a custom operator is run on zeros, where PyTorch refuses it",
+    "test_repr": "a fake prints as a tensor with `fake=True`, and its type is `torch.Tensor`",
+    "test_str_storage": "the storage of a fake names the device that the fake claims, not meta",
+    "test_aliased_const_write": "a constant that is overwritten by a constant through an alias is still known",
+    "test_fake_tensor_prop_on_nn_module": "fakes of another mode are converted, where PyTorch refuses them",
+    "test_expand_then_view_still_not_allowed": "the error is the one of real tensors, a RuntimeError",
+    "test_expand_then_view_unbacked_still_not_allowed": "the error is the one of real tensors, a RuntimeError",
+    "test_data_dependent_operator": "real values are known, so the operator answers",
+    "test_fake_tensor_in_intlist_repro": "real values are known, so the operator answers",
+    "test_skip_data_serialization_materialize_fake_False": "a fake can be pickled, where PyTorch's cannot",
+    "test_serialization": "a fake's type is `torch.Tensor`, and it claims the device of the tensor",
+}
+
+
+def rename(text: str) -> str:
+    """The test with its fakes imported from torchfake."""
+
+    def imports(found: re.Match[str]) -> str:
+        indent, module, listed = found.groups()
+        names = [name.strip() for name in re.sub(r"#.*", "", listed).strip("()\n ").split(",")]
+        private = ", ".join(name for name in names if name.startswith("_"))
+        public = ", ".join(name for name in names if name and not name.startswith("_"))
+        lines = [f"{indent}from {module} import {private}"] if private else []
+        lines += [f"{indent}from torchfake import {public}"] if public else []
+        return "\n".join(lines)
+
+    modules = r"torch\._subclasses(?:\.fake_tensor|\.fake_utils)?"
+    text = re.sub(rf"^([ \t]*)from ({modules}) import (\([^)]*\)|[^\n(]*)$", imports, text, flags=re.MULTILINE)
+    text = text.replace("from torch.fx.passes.fake_tensor_prop import", "from torchfake.fx import")
+    text = re.sub(r"torch\._subclasses\.fake_tensor\.(?=[A-Za-z])", "torchfake.", text)
+    text = re.sub(r"torch\._subclasses\.(?=(?:FakeTensor|FakeTensorMode|CrossRefFakeMode)\b)", "torchfake.", text)
+    return re.sub(r"^(import torch\b.*)$", r"\1\nimport torchfake", text, count=1, flags=re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A test that did not pass."""
+
+    file: str
+    name: str
+    error: str
+    traceback: str
+    source: str
+
+    @property
+    def base_name(self) -> str:
+        return self.name.removesuffix("_propagate_real_tensors")
+
+    def why(self) -> tuple[str, str]:
+        """The kind of reason, and the reason."""
+        if self.base_name in BETTER:
+            return "better than asked", BETTER[self.base_name]
+        if SYMBOLIC.search(self.traceback) or "shape_env=" in self.source:
+            return "symbolic", "sizes are numbers"
+        if LAYOUT.search(self.base_name):
+            return "layout", "only strided tensors can be fake"
+        body = self.source.splitlines()[1:]
+        line = next((line.strip() for line in body if WHITE_BOX.search(line)), None)
+        if line is not None:
+            return "white box", f"`{line}`"
+        return "open", (self.error.splitlines() or [""])[0][:120].replace("|", "\\|")
+
+
+def sources(text: str) -> Iterator[tuple[str, str]]:
+    """The name and the source of every function in a file."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, ast.get_source_segment(text, node) or ""
+
+
+def find_source(name: str, by_name: dict[str, str]) -> str:
+    """The source of a test, whose name may have been made longer by its parameters."""
+    matching = [known for known in by_name if name == known or name.startswith(f"{known}_")]
+    return by_name[max(matching, key=len)] if matching else ""
+
+
+def run(folder: Path, file: str, select: str, tests: Path) -> tuple[Counter[str], list[Failure]]:
+    """Runs one file; returns how many tests ended how, and those that failed."""
+    text = rename((tests / file).read_text())
+    path = folder / Path(file).name
+    path.write_text(text)
+    for data in (tests / file).parent.glob("*.json"):  # that tests read from beside them
+        shutil.copy(data, folder)
+    report = folder / "report.xml"
+    # The torchfake that this script imports, whatever else is installed: the tests run in another folder.
+    environment = {**os.environ, "PYTHONPATH": str(Path(torchfake.__file__).resolve().parents[1])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(path)]
+    command += ["-k", select] if select else []
+    subprocess.run(command, cwd=folder, check=False, stdout=subprocess.DEVNULL, env=environment)
+    by_name = dict(sources(text))
+    counts: Counter[str] = Counter()
+    failures = []
+    for case in ET.parse(report).iter("testcase"):
+        problem = next((child for child in case if child.tag in ("failure", "error")), None)
+        if problem is not None:
+            name = case.get("name", "")
+            error = problem.get("message", "")
+            failures.append(Failure(file, name, error, problem.text or "", find_source(name, by_name)))
+        counts["failed" if problem is not None else "skipped" if case.find("skipped") is not None else "passed"] += 1
+    return counts, failures
+
+
+def render(results: dict[str, tuple[Counter[str], list[Failure]]]) -> str:
+    lines = [
+        sentence({**provenance(), "command": "python docs/generate_drop_in.py PYTORCH/test"}),
+        "",
+        "| file | passed | failed | skipped |",
+        "|---|---|---|---|",
+    ]
+    for file, (counts, _) in results.items():
+        lines.append(f"| `{file}` | {counts['passed']} | {counts['failed']} | {counts['skipped']} |")
+    kinds: Counter[str] = Counter(failure.why()[0] for _, failures in results.values() for failure in failures)
+    lines += [
+        "",
+        "Failures by reason: " + ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()) + ".",
+        "",
+    ]
+    lines += ["| test | reason | |", "|---|---|---|"]
+    rows = {}
+    for file, (_, failures) in results.items():
+        for failure in failures:
+            kind, why = failure.why()
+            rows.setdefault((kind, file, failure.base_name, why), []).append(failure)
+    for (kind, file, name, why), failures in sorted(rows.items()):
+        times = f" ({len(failures)} variants)" if len(failures) > 1 else ""
+        lines.append(f"| `{Path(file).stem}::{name}`{times} | {kind} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", type=Path, help="the folder `test` of a checkout of PyTorch")
+    parser.add_argument("files", nargs="*", default=list(FILES), help="which of the files to run (default: all)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = {file: run(Path(folder), file, FILES.get(file, ""), options.tests) for file in options.files}
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n" + render(results) + "\n" + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,489 @@
+"""What code written for `torch._subclasses.fake_tensor` relies on, with the import renamed."""
+
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
+
+import torchfake
+from torchfake import (
+    CrossRefFakeMode,
+    DataDependentOutputException,
+    DeviceMismatchError,
+    DynamicOutputShapeException,
+    DynamicShapesError,
+    FakeTensor,
+    FakeTensorConfig,
+    FakeTensorMode,
+    MetadataMismatchError,
+    MixedModesError,
+    RealTensorError,
+    UnsupportedOperatorException,
+    fake_check,
+    fake_mode,
+    helpers,
+    is_fake,
+    maybe_get_fake_mode,
+)
+
+META = torch.empty(2, 3, device="meta")
+
+# ---- Helpers ---------------------------------------------------------------------------------------------------------
+
+
+def test_recursion_is_counted_as_long_as_the_counter_lives() -> None:
+    before = helpers.RECURSION_COUNT
+    counter = torchfake.IncrementRecursionCount()
+    assert before + 1 == helpers.RECURSION_COUNT
+    del counter
+    gc.collect()
+    assert before == helpers.RECURSION_COUNT
+
+
+def test_an_ordered_set_keeps_its_order() -> None:
+    assert list(torchfake.ordered_set(3, 1, 2, 1)) == [3, 1, 2]
+    assert 2 in torchfake.ordered_set(3, 1, 2)
+
+
+def test_leaves_of_one_type_are_found() -> None:
+    assert torchfake.tree_flatten_only(int, {"a": [1, "x"], "b": (2, 3.0)}) == [1, 2]
+
+
+def test_schemas_answer_as_for_pytorch() -> None:
+    aten = torch.ops.aten
+    assert torchfake.get_schema_info(aten.add_.Tensor).is_mutable()
+    assert not torchfake.get_schema_info(aten.add.Tensor).is_mutable()
+    assert torchfake.should_allow_numbers_as_tensors(aten.add.Tensor)
+    assert not torchfake.should_allow_numbers_as_tensors(aten.mm.default)
+    assert torchfake.torch_decomp_decompositions(aten.threshold_backward.default)
+    with pytest.raises(KeyError):
+        torchfake.torch_decomp_decompositions(aten.mm.default)
+
+
+def test_a_claimed_device_needs_no_context() -> None:
+    with FakeTensorMode() as mode:
+        torchfake.init_gpu_context(torch.device("cuda"))
+        assert mode.avoid_device_init == (not torch.accelerator.is_available() or not torch.cuda.is_available())
+
+
+def test_inside_of_a_kernel_fakes_are_meta_tensors() -> None:
+    with FakeTensorMode() as mode:
+        x = torch.ones(2, 3, device="cuda")
+    assert not mode.in_kernel_invocation
+    with torchfake.in_kernel_invocation_manager(mode):
+        assert x.device.type == "meta" and mode.in_kernel_invocation
+        y = torch.ops.aten.mm.default(x, torch.empty(3, 4, device="meta"))
+    assert y.shape == (2, 4) and y.device.type == "meta" and not is_fake(y)
+    assert x.device == torch.device("cuda:0") and not mode.in_kernel_invocation
+    assert (x + x).device == torch.device("cuda:0")
+
+
+def test_fakes_note_where_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    mode = FakeTensorMode()
+    assert not hasattr(mode.from_tensor(torch.ones(2)), "_debug_trace")
+    monkeypatch.setattr(FakeTensorConfig, "debug", True)
+    for fake in (mode.from_tensor(torch.ones(2)), FakeTensor(mode, META, "cpu")):
+        assert "test_fakes_note_where_they_were_made" in str(fake._debug_trace.format())  # type: ignore[attr-defined]
+
+
+def test_a_memo_ends_with_a_write_and_with_an_epoch() -> None:
+    class Holder:
+        count = torchfake.SymNumberMemoDescriptor()
+        ragged = torchfake.SymNumberMemoDescriptor(is_nested_int=True)
+
+    with FakeTensorMode() as mode:
+        x: Any = torch.ones(2)
+    count, ragged = vars(Holder)["count"], vars(Holder)["ragged"]
+    for memo in (count, ragged):
+        assert memo.__get__(x) is None
+        memo.__set__(x, 7)
+        assert memo.__get__(x) == 7
+    x.add_(1)
+    assert (count.__get__(x), ragged.__get__(x)) == (None, 7)
+    count.__set__(x, 8)
+    mode.epoch += 1
+    assert (count.__get__(x), ragged.__get__(x)) == (None, 7)
+    ragged.__set__(x, None)
+    assert ragged.__get__(x) is None
+
+
+def test_nested_integers_are_refused_by_name_and_kept_where_given() -> None:
+    with FakeTensorMode():
+        offsets: Any = torch.arange(3)
+    assert offsets.nested_int_memo is None
+    with pytest.raises(DynamicShapesError, match="nested integer"):
+        offsets.get_nested_int()
+    offsets.nested_int_memo = 5
+    assert offsets.get_nested_int(coeff=2) == 10
+
+
+# ---- The constructor -------------------------------------------------------------------------------------------------
+
+
+def test_the_device_has_three_names_that_must_agree() -> None:
+    mode = FakeTensorMode()
+    assert FakeTensor(mode, META, fake_device="cuda").fake_device == torch.device("cuda:0")
+    assert FakeTensor(META, fake_mode=mode, _fake_device="cuda:1").device == torch.device("cuda:1")
+    assert FakeTensor(mode, META, device="cuda", fake_device="cuda:0").device == torch.device("cuda:0")
+    with pytest.raises(ValueError, match="conflicting device values: device=cpu, fake_device=cuda:0"):
+        FakeTensor(mode, META, device="cpu", fake_device="cuda:0")
+
+
+def test_what_is_missing_of_a_fake_is_told() -> None:
+    mode = FakeTensorMode()
+    with pytest.raises(TypeError, match="'device'"):
+        FakeTensor(mode, META)
+    with pytest.raises(TypeError, match="'fake_mode'"):
+        FakeTensor(META, device="cpu")
+    with pytest.raises(TypeError, match="'elem'"):
+        FakeTensor(mode, device="cpu")
+    with pytest.raises(TypeError, match="expected either"):
+        FakeTensor(META, META, "cpu", fake_mode=mode)
+    with pytest.raises(TypeError, match="conflicting fake_mode"):
+        FakeTensor(mode, META, "cpu", fake_mode=FakeTensorMode())
+    with pytest.raises(TypeError, match="expected a mode or a tensor"):
+        FakeTensor(7, META, "cpu")  # type: ignore[arg-type]
+
+
+def test_the_device_of_a_fake_can_be_set() -> None:
+    with FakeTensorMode():
+        fake: Any = torch.ones(2, 3)
+        fake.fake_device = torch.device("cuda")
+        assert fake.fake_device == fake.device == torch.device("cuda:0") and fake.shape == (2, 3)
+        assert (fake + 1).device == torch.device("cuda:0")
+        fake.fake_device = "cpu"
+        assert fake.device.type == "cpu" and fake.untyped_storage().device.type == "cpu"
+
+
+# ---- Errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [DynamicOutputShapeException, DataDependentOutputException, UnsupportedOperatorException]
+)
+def test_an_exception_is_built_from_the_operator(kind: type[torchfake.FakeTensorError]) -> None:
+    func = torch.ops.aten.nonzero.default
+    error = kind(func)
+    assert error.func is func and str(error) == "aten.nonzero.default"
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind and again.func is func
+
+
+def test_errors_have_pytorchs_phrases_and_classes() -> None:
+    real = torch.ones(2)
+    with FakeTensorMode() as mode:
+        fake = torch.ones(2)
+        with pytest.raises(AssertionError, match="Please convert all Tensors to FakeTensors first") as refused:
+            _ = fake + real
+        with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device.*found two different"):
+            _ = fake + torch.ones(2, device="cuda")
+    assert isinstance(refused.value, RealTensorError)
+    assert "allow_non_fake_inputs" in str(refused.value) and "from_tensor" in str(refused.value)
+    with FakeTensorMode(), pytest.raises(AssertionError, match="Mixing fake modes NYI") as mixed:
+        _ = fake + torch.ones(2)
+    assert isinstance(mixed.value, MixedModesError) and "from_tensor" in str(mixed.value)
+    assert mode.is_our_fake(fake)
+
+
+def test_a_wrapper_around_fakes_and_real_tensors_is_refused() -> None:
+    with FakeTensorMode() as mode:
+        fake, other = torch.ones(2), torch.ones(2)
+    with FakeTensorMode():
+        foreign = torch.ones(2)
+    assert is_fake(TwoTensor(fake, other)) and maybe_get_fake_mode(TwoTensor(fake, other)) is mode
+    mixed = TwoTensor(fake, torch.ones(2))
+    with pytest.raises(AssertionError, match="mixed fake and real tensors"):
+        is_fake(mixed)
+    with pytest.raises(AssertionError, match="do not belong to one mode"):
+        maybe_get_fake_mode(mixed)
+    with pytest.raises(AssertionError, match="do not belong to one mode"):
+        maybe_get_fake_mode(TwoTensor(fake, foreign))
+    assert "fake" in repr(mixed)  # printing is no reason to refuse it
+
+
+# ---- Checks against real tensors -------------------------------------------------------------------------------------
+
+
+def test_cross_reference_agrees_with_real_tensors() -> None:
+    with CrossRefFakeMode():
+        x = torch.randn(4, 3, requires_grad=True)
+        y = torch.nn.functional.batch_norm(x, torch.zeros(3), torch.ones(3), training=True)
+        y.t()[1:].reshape(-1).sum().backward()
+        a, b = torch.split(torch.ones(4), 2)
+        a.add_(b)
+    assert x.grad is not None and not is_fake(x.grad)
+
+
+@pytest.fixture
+def library() -> Any:
+    with torch.library._scoped_library("drop_in_test", "FRAGMENT") as library:
+        yield library
+
+
+@pytest.mark.parametrize(
+    ("fake", "found"),
+    [
+        (lambda x: x.new_empty(5), "shape is"),
+        (lambda x: x.new_empty(2, dtype=torch.long), "dtype is"),
+        (lambda x: x, "outputs_alias_inputs|outputs_are_inputs"),
+    ],
+)
+def test_a_fake_kernel_that_is_wrong_is_found(library: Any, fake: Any, found: str) -> None:
+    library.define("wrong(Tensor x) -> Tensor")
+    library.impl("wrong", lambda x: x.clone(), "CPU")
+    torch.library.register_fake("drop_in_test::wrong", fake, lib=library)
+    with pytest.raises(MetadataMismatchError, match=f"output of drop_in_test.wrong.default.*({found})") as error:
+        fake_check(torch.ops.drop_in_test.wrong, (torch.ones(2),), {})
+    assert error.value.func is torch.ops.drop_in_test.wrong.default
+
+
+def test_a_fake_kernel_that_is_right_passes(library: Any) -> None:
+    library.define("right(Tensor x) -> Tensor")
+    library.impl("right", lambda x: x.clone(), "CPU")
+    torch.library.register_fake("drop_in_test::right", torch.empty_like, lib=library)
+    fake_check(torch.ops.drop_in_test.right, (torch.ones(2),), {})
+    calls = []
+    with CrossRefFakeMode(ignore_op_fn=lambda op: calls.append(op) or True):  # type: ignore[func-returns-value]
+        torch.ops.drop_in_test.right(torch.ones(2))
+    assert torch.ops.drop_in_test.right.default in calls
+
+
+# ---- Behaviour -------------------------------------------------------------------------------------------------------
+
+TAKE_META = {
+    "add_": lambda d, e: torch.zeros(2, device=d).add_(torch.zeros(2, device=e)),
+    "mul_": lambda d, e: torch.zeros(2, device=d).mul_(torch.zeros(2, device=e)),
+    "mm": lambda d, e: torch.zeros(2, 2, device=d) @ torch.zeros(2, 2, device=e),
+    "embedding": lambda d, e: torch.nn.functional.embedding(
+        torch.zeros(2, 3, dtype=torch.long, device=e), torch.zeros(5, 4, device=d)
+    ),
+    "embedding_bag": lambda d, e: torch.nn.functional.embedding_bag(
+        torch.zeros(4, dtype=torch.long, device=e),
+        torch.zeros(5, 4, device=d),
+        torch.zeros(2, dtype=torch.long, device=e),
+    ),
+    "index": lambda d, e: torch.zeros(4, device=d)[torch.zeros(2, dtype=torch.long, device=e)],
+    "conv2d": lambda d, e: torch.conv2d(torch.zeros(1, 2, 4, 4, device=d), torch.zeros(3, 2, 2, 2, device=e)),
+    "gather": lambda d, e: torch.gather(torch.zeros(2, device=d), 0, torch.zeros(2, dtype=torch.long, device=e)),
+}
+
+
+@pytest.mark.parametrize("op", TAKE_META)
+@pytest.mark.parametrize("devices", [("cpu", "meta"), ("meta", "cpu")])
+def test_meta_joins_other_devices_where_eager_lets_it(op: str, devices: tuple[str, str]) -> None:
+    real = TAKE_META[op](*devices)
+    with FakeTensorMode():
+        fake = TAKE_META[op](*devices)
+    assert (fake.device, fake.shape, fake.dtype) == (real.device, real.shape, real.dtype)
+
+
+def test_meta_does_not_join_where_eager_refuses_it() -> None:
+    for f in (lambda: torch.zeros(2) + torch.zeros(2, device="meta"), lambda: torch.maximum(torch.zeros(2), META[0])):
+        with pytest.raises(RuntimeError):
+            f()
+        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DeviceMismatchError):
+            f()
+    with FakeTensorMode(), pytest.raises(DeviceMismatchError):  # two devices that are there
+        torch.zeros(2).add_(torch.zeros(2, device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, None])
+def test_the_dtype_of_gradients_is_kept(dtype: torch.dtype | None) -> None:
+    real = torch.ones(4, dtype=torch.bfloat16, requires_grad=True)
+    real.grad_dtype = dtype
+    real.grad = torch.ones(4, dtype=torch.float32)
+    fake = FakeTensorMode().from_tensor(real)
+    assert fake.grad_dtype == dtype and fake.grad is not None and fake.grad.dtype == torch.float32
+    assert torchfake.to_fake(real).grad_dtype == dtype
+    theirs = torchfake.to_pytorch_fake(fake)
+    assert theirs.grad_dtype == dtype and theirs.grad is not None
+    assert torchfake.from_pytorch_fake(theirs).grad_dtype == dtype
+
+
+def test_wrappers_of_functionalization_require_gradients_as_before() -> None:
+    mode = FakeTensorMode()
+    leaf = mode.from_tensor(torch.ones(4, requires_grad=True))
+    with FunctionalTensorMode():
+        wrapped: Any = FunctionalTensor.to_functional(leaf)
+        again = mode.from_tensor(wrapped)
+    assert isinstance(again, FunctionalTensor) and is_fake(again)
+    assert again.requires_grad and wrapped.requires_grad
+
+
+def test_negative_strides_are_refused_as_for_real() -> None:
+    with fake_mode(), pytest.raises(RuntimeError, match=r"Negative strides .* got strides: \[-80, 1\]"):
+        torch.as_strided(torch.empty(0), (17, 18), (-80, 1), 1)
+
+
+def test_a_symbolic_size_is_refused_by_name() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    size = ShapeEnv().create_unbacked_symint()
+    with FakeTensorMode():
+        x = torch.ones(4)
+        with pytest.raises(UnsupportedOperatorException, match="'size' is symbolic"):
+            torch.empty(size)
+        with pytest.raises(UnsupportedOperatorException, match="'size' is symbolic"):
+            x.as_strided((size,), (1,))
+        with pytest.raises(UnsupportedOperatorException, match="'shifts' is symbolic"):
+            torch.roll(x, size)
+
+
+def test_meta_has_no_real_values_to_carry() -> None:
+    with FakeTensorMode(propagate_real_tensors=True):
+        meta: Any = torch.zeros(2, dtype=torch.long, device="meta")
+        cpu: Any = torch.zeros(2, dtype=torch.long)
+        assert meta.real_tensor is None and (meta + 1).real_tensor is None
+        assert cpu.real_tensor is not None
+        rows: Any = torch.nn.functional.embedding(meta, torch.zeros(3, 4))
+        assert rows.shape == (2, 4) and rows.device.type == "cpu" and rows.real_tensor is None
+
+
+def test_fakes_that_a_converter_made_are_counted() -> None:
+    mode = FakeTensorMode()
+    real = torch.ones(2)
+    fake = mode.from_tensor(real)
+    memo = mode.fake_tensor_converter.tensor_memo
+    assert len(memo) == 1 and next(iter(memo.values())) is fake
+    del fake, memo
+    assert len(mode.fake_tensor_converter.tensor_memo) == 0
+
+
+# ---- Options ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_makes_sizes_symbolic_is_refused() -> None:
+    with pytest.raises(DynamicShapesError, match="static_shapes=False"):
+        FakeTensorMode(static_shapes=False)
+    mode = FakeTensorMode()
+    for option in ("shape_env", "symbolic_context"):
+        options: Any = {option: object()}
+        with pytest.raises(DynamicShapesError, match=option):
+            mode.fake_tensor_converter.from_real_tensor(mode, torch.ones(2), **options)
+
+
+def test_a_constant_that_the_mode_cannot_keep_is_refused() -> None:
+    mode = FakeTensorMode()
+    fake = mode.fake_tensor_converter.from_real_tensor(mode, torch.tensor([3]), make_constant=True)
+    assert fake.item() == 3
+    with pytest.raises(ValueError, match="up to 1 elements, and the constant has 2"):
+        mode.fake_tensor_converter.from_real_tensor(mode, torch.tensor([3, 4]), make_constant=True)
+
+
+def test_the_cache_is_off_where_real_values_are_computed() -> None:
+    assert FakeTensorMode().cache_enabled
+    assert not FakeTensorMode(propagate_real_tensors=True).cache_enabled
+    assert FakeTensorMode(propagate_real_tensors=True, cache_enabled=True).cache_enabled
+
+
+def test_dynamos_configuration_turns_the_cross_check_on() -> None:
+    import torch._dynamo
+
+    assert not FakeTensorMode().cache_crosscheck_enabled
+    with torch._dynamo.config.patch(fake_tensor_cache_crosscheck_enabled=True):
+        mode = FakeTensorMode()
+    assert mode.cache_crosscheck_enabled and not FakeTensorMode().cache_crosscheck_enabled
+    with mode:
+        assert FakeTensorMode().cache_crosscheck_enabled, "hits are compared now"
+        with mode:
+            torch.ones(2).add(1)
+    assert not FakeTensorMode().cache_crosscheck_enabled
+
+
+def test_addresses_are_zero_with_a_warning_or_an_error_as_configured() -> None:
+    with FakeTensorMode():
+        allowed = torch.empty(2)
+    with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        strict = FakeTensorMode()
+    with strict:
+        refused = torch.empty(2)
+    with pytest.warns(DeprecationWarning, match="data_ptr"):
+        assert allowed.data_ptr() == 0
+    with pytest.raises(torchfake.DataAccessError):
+        refused.data_ptr()
+    with fake_mode(), pytest.raises(torchfake.DataAccessError):
+        torch.empty(2).data_ptr()
+    assert torch.ones(2).data_ptr() != 0
+
+
+def test_torchdistx_fakes_devices_on_request_only() -> None:
+    from torchfake.fake import fake_mode as torchdistx_fake_mode
+
+    with torchdistx_fake_mode() as mode:
+        assert is_fake(torch.ones(2)) and not mode.fake_cuda
+        with pytest.raises(torchfake.DeviceNotFakedError):
+            torch.ones(2, device="xpu")
+    with torchdistx_fake_mode(fake_cuda=True):
+        assert torch.ones(2, device="xpu").device.type == "xpu"
+    assert fake_mode().fake_cuda
+    assert isinstance(torchdistx_fake_mode(), fake_mode)
+
+
+# ---- PyTorch's tools -------------------------------------------------------------------------------------------------
+
+
+def test_the_active_mode_is_the_one_of_the_thread() -> None:
+    assert torch._guards.active_fake_mode() is None
+    with FakeTensorMode() as mode:
+        assert torch._guards.active_fake_mode() is mode
+        theirs = torch._subclasses.fake_tensor.FakeTensorMode()
+        with theirs:
+            assert torch._guards.active_fake_mode() is theirs
+        assert torch._guards.active_fake_mode() is mode
+    with fake_mode():  # no FakeTensorMode
+        assert torch._guards.active_fake_mode() is None
+
+
+def test_inductors_memory_estimator_counts_our_fakes() -> None:
+    from torch._inductor.fx_passes.memory_estimator import build_memory_profile
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu()
+
+    peaks = []
+    for mode in (FakeTensorMode(), torch._subclasses.fake_tensor.FakeTensorMode()):
+        with mode:
+            graph = make_fx(f)(torch.empty(16, 16, device="cuda")).graph
+        peaks.append(build_memory_profile(graph, lambda node: node.op != "placeholder"))
+    assert peaks[0] == peaks[1] and max(peaks[0]) > 0
+
+
+def test_the_runtime_estimator_takes_the_mode_for_one() -> None:
+    from torch.distributed._tools.runtime_estimator import RuntimeEstimator
+
+    with pytest.raises(AssertionError, match="No FakeTensorMode found"), RuntimeEstimator():
+        pass
+    with FakeTensorMode() as mode, RuntimeEstimator()("operator-level-cost-model"):
+        assert RuntimeEstimator.fake_mode is mode
+
+
+# ---- Files -----------------------------------------------------------------------------------------------------------
+
+
+def test_fakes_are_saved_as_real_tensors_without_data(tmp_path: Path) -> None:
+    with FakeTensorMode():
+        model = torch.nn.Linear(3, 2)
+        tied = {"a": torch.empty(4, 2), "half": torch.empty(3, dtype=torch.uint16)}
+        tied["row"] = tied["a"][1]
+    path = tmp_path / "saved.pt"
+    with torch.serialization.skip_data(materialize_fake_tensors=True):
+        torch.save({**model.state_dict(), **tied}, path)
+    loaded = torch.load(path, weights_only=True)
+    assert not any(is_fake(tensor) for tensor in loaded.values())
+    assert {name: (tuple(t.shape), t.dtype) for name, t in loaded.items()} == {
+        "weight": ((2, 3), torch.float32),
+        "bias": ((2,), torch.float32),
+        "a": ((4, 2), torch.float32),
+        "half": ((3,), torch.uint16),
+        "row": ((2,), torch.float32),
+    }
+    loaded["a"].fill_(7)
+    assert loaded["row"].tolist() == [7, 7], "views of one storage stay views of one"
+    torch.save(tied["a"], path)  # without the context a fake is saved as a fake
+    assert is_fake(torch.load(path, weights_only=True))

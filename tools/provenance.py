@@ -1,0 +1,105 @@
+"""Where a figure comes from: the command, the day, the commit and the machine, for JSON files and generated pages."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+#: What the figures of a page follow from: a page is stale once these have changed.
+MEASURED = ("csrc", "python")
+
+_MARK = re.compile(r"^<!-- commit: (\S+) -->$", re.MULTILINE)
+
+
+def git(*arguments: str) -> str | None:
+    """What git answers in the project's folder; None where it fails, or is not there."""
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ran.stdout.strip()
+
+
+def commit() -> str:
+    """The hash of what is measured, with `-changed` after it where the sources differ from that commit's."""
+    found = git("rev-parse", "HEAD")
+    if found is None:
+        return "unknown"
+    return f"{found}-changed" if git("status", "--porcelain", "--", *MEASURED) else found
+
+
+def cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """Of the running program."""
+    return {
+        "command": " ".join(["python", *(sys.argv[:1] and [_from_root(sys.argv[0])]), *sys.argv[1:]]),
+        "date": f"{datetime.date.today()}",
+        "commit": commit(),
+        "machine": machine(),
+    }
+
+
+def _from_root(program: str) -> str:
+    path = Path(program).resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def mark(commit: str) -> str:
+    """The line that tells `page_commit` of which commit a page is; readers of the page do not see it."""
+    return f"<!-- commit: {commit} -->"
+
+
+def sentence(source: dict[str, Any]) -> str:
+    """What readers see of it."""
+    where = source["machine"]
+    torch_version = str(where["torch"]).partition("+")[0]
+    return (
+        f"Measured on {source['date']} at commit `{source['commit'][:12]}` with PyTorch {torch_version} and Python "
+        f"{where['python']} on {where['cpu']}, {where['cores']} cores: `{source['command']}`."
+    )
+
+
+def page_commit(text: str) -> str | None:
+    """Of which commit a page says it is; of several, the first."""
+    found = _MARK.search(text)
+    return found.group(1) if found else None
+
+
+def why_stale(text: str) -> str | None:
+    """Why the figures of a page are not those of the sources at hand; None where they are."""
+    measured = page_commit(text)
+    if measured is None:
+        return "does not say of which commit it is"
+    if git("cat-file", "-e", f"{measured}^{{commit}}") is None:
+        return f"is of {measured}, which is no commit of this repository"
+    changed = git("diff", "--name-only", measured, "--", *MEASURED)
+    if changed is None or changed:
+        count = len((changed or "").splitlines())
+        return f"is of {measured[:12]}; {count} files of {' and '.join(MEASURED)} changed since"
+    return None
