@@ -3,6 +3,7 @@
 #include <torch/version.h>
 
 #include "bindings.h"
+#include "memory_bindings.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The engine of torchfake. Use the names in torchfake.";
@@ -12,6 +13,7 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_cache(module);
   torchfake::bind_custom_ops(module);
   torchfake::bind_devices(module);
+  torchfake::bind_memory(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
   torchfake::bind_stand_in(module);

@@ -481,6 +481,17 @@ def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
                 sum_up(torch.rand(3, dtype=torch.complex64))
 
 
+@fake_mode()
+def test_attention_with_a_bias_that_was_permuted_into_place_is_computed_in_steps() -> None:
+    query = torch.empty(2, 4, 16, 64, device="cuda", requires_grad=True)
+    bias = torch.empty(16, 16, 4, device="cuda").permute(2, 0, 1)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    fused = attend(query, query, query, bias.contiguous())
+    assert fused.grad_fn.name() == "ScaledDotProductEfficientAttentionBackward0"
+    in_steps = attend(query, query, query, bias)
+    assert in_steps.grad_fn.name() != fused.grad_fn.name()
+
+
 def test_efficient_attention_keeps_the_state_of_its_random_numbers_on_the_cpu() -> None:
     attend = torch.ops.aten._scaled_dot_product_efficient_attention
     with fake_mode():
