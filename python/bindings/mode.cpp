@@ -4,6 +4,7 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/rules/decompositions.h>
 
@@ -75,10 +76,10 @@ std::optional<c10::DeviceType> device_type(const std::optional<std::string>& nam
   }
 }
 
-const FakeTensorImpl& require_fake(const at::Tensor& tensor) {
-  const FakeTensorImpl* impl = as_fake(tensor);
-  TORCH_CHECK_VALUE(impl != nullptr, "expected a fake tensor");
-  return *impl;
+ModePtr require_mode(const at::Tensor& tensor) {
+  ModePtr mode = mode_of_any(tensor);
+  TORCH_CHECK_VALUE(mode, "expected a fake tensor");
+  return mode;
 }
 
 void bind_state(py::module_& module) {
@@ -160,7 +161,7 @@ void bind_mode(py::module_& module) {
   module.def("in_kernel", &InKernel::active);
   module.def("in_fake_mode", &in_fake_mode);
   module.def("current_mode", [] { return current_mode(); });
-  module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));
+  module.def("mode_of", &require_mode, py::arg("fake"));
   module.def("real_tensors_override", &real_tensors_override);
   module.def("set_real_tensors_override", &set_real_tensors_override, py::arg("what"));
 }

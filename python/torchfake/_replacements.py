@@ -293,6 +293,18 @@ _TRACING = (
         "Since 2.14: tracers assume that a tensor with the Fake key is one of PyTorch's own fakes.",
         optional=True,
     ),
+    Patch(
+        "torch._subclasses.meta_utils:_safe_copy",
+        _tracing.safe_copy,
+        When.FAKES_EXIST,
+        "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its data.",
+    ),
+    Patch(
+        "torch._subclasses.meta_utils:_safe_clone",
+        _tracing.safe_clone,
+        When.FAKES_EXIST,
+        "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its data.",
+    ),
     Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Writes data, which a fake does not have."),
     Patch(
         "torch._dynamo.utils:clone_input",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, _tensor_str
+from torch._subclasses.meta_utils import is_sparse_any
 from torch.autograd import forward_ad
 
 from torchfake import _C
@@ -162,6 +163,8 @@ def _new(
 ) -> Tensor:
     if not args or all(isinstance(arg, int) for arg in args):
         return self.new_empty(args or (0,), device=device, **kwargs)
+    if self.is_sparse and isinstance(args[0], Tensor):  # indices, values and perhaps the size
+        return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=device or self.device, **kwargs)
     (data,) = args
     if isinstance(data, torch.Size):
         return self.new_empty(data, device=device)
@@ -300,6 +303,8 @@ def _describe(tensor: Tensor, contents: str) -> str:
     suffixes.append(f"size={tuple(tensor.shape)}")
     if tensor.dtype != torch.get_default_dtype():  # no value implies it, so int64 and bool are shown too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
+    if is_sparse_any(tensor):
+        suffixes += [f"nnz={tensor._nnz()}", f"layout={tensor.layout}"]
     suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)
     add_suffixes: Callable[..., str] = _tensor_str._add_suffixes

@@ -49,6 +49,18 @@ def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> T
     return x if holds_fake(x) else original(x, **options)
 
 
+def safe_copy(original: Callable[..., None], dst: Tensor, src: Tensor | None) -> None:
+    """What PyTorch's own converter does to keep the real value of what it converts: of a fake, the values if known."""
+    values = _C.known_values_of(src, copy=False) if isinstance(src, Tensor) and _C.is_plain_fake(src) else src
+    original(dst, values)
+
+
+def safe_clone(original: Callable[..., Tensor | None], src: Tensor) -> Tensor | None:
+    if not _C.is_plain_fake(src):
+        return original(src)
+    return _C.known_values_of(src, copy=True)
+
+
 def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
     # For its own fakes PyTorch writes zeros of the full size.
     for name, value in {**ep.state_dict, **ep.constants}.items():

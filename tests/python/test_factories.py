@@ -49,6 +49,11 @@ QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
 UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
     "empty_quantized": lambda **k: torch.empty_quantized((2,), QUANTIZED),
     "nested_tensor": lambda **k: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], **k),
+    "to_mkldnn": lambda **k: torch.ones(2, **k).to_mkldnn(),
+    "quantize": lambda **k: torch.quantize_per_tensor(torch.ones(2, **k), 1.0, 0, torch.qint8),
+}
+#: What they make is shown by test_sparse_fakes.py.
+SPARSE: dict[str, Callable[..., Tensor]] = {
     "sparse_coo_tensor": lambda **k: torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (3,), **k),
     "sparse_csr_tensor": lambda **k: torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), **k),
     "sparse_csc_tensor": lambda **k: torch.sparse_csc_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), **k),
@@ -61,8 +66,6 @@ UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
     "empty_sparse": lambda **k: torch.empty(2, 2, layout=torch.sparse_csr, **k),
     "to_sparse": lambda **k: torch.ones(2, **k).to_sparse(),
     "to_sparse_csr": lambda **k: torch.ones(2, 2, **k).to_sparse_csr(),
-    "to_mkldnn": lambda **k: torch.ones(2, **k).to_mkldnn(),
-    "quantize": lambda **k: torch.quantize_per_tensor(torch.ones(2, **k), 1.0, 0, torch.qint8),
 }
 FOLLOWS_DEFAULT = [name for name in FACTORIES if name != "range"]  # PyTorch's own range does not
 
@@ -81,7 +84,8 @@ def indexed(device: str) -> torch.device:
 
 
 def test_every_factory_of_pytorch_is_covered() -> None:
-    assert {function.__name__ for function in _device_constructors()} <= FACTORIES.keys() | UNSUPPORTED.keys()
+    covered = FACTORIES.keys() | SPARSE.keys() | UNSUPPORTED.keys()
+    assert {function.__name__ for function in _device_constructors()} <= covered
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -97,6 +101,16 @@ def test_an_explicit_device_is_claimed(name: str, device: str) -> None:
         fake = FACTORIES[name](device=device)
     assert_same_metadata(fake, FACTORIES[name](), device=indexed(device))
     assert (fake + fake).device == indexed(device), "and works outside the mode"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:7", "xpu:2"])
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_factory_claims_an_explicit_device(name: str, device: str) -> None:
+    with fake_mode():
+        fake = SPARSE[name](device=device)
+    real = SPARSE[name]()
+    assert (fake.layout, fake.shape, fake.dtype, fake._nnz()) == (real.layout, real.shape, real.dtype, real._nnz())
+    assert fake.device == indexed(device) and (fake * 2).device == indexed(device), "and works outside the mode"
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ FAILURES: list[Callable[[], Any]] = [
     lambda: (torch.ones(2, requires_grad=True) * torch.ones(2)).backward(),
     lambda: torch.func.vmap(lambda x: x.item())(torch.randn(2)),
     lambda: nn.Linear(2, 3, device="cuda")(torch.ones(4, device="cuda")),
-    lambda: torch.zeros(2, layout=torch.sparse_coo),
+    lambda: torch.rand(2).to_sparse(),
     lambda: torch.add(torch.randn(2), torch.randn(2), out=torch.ones(2, requires_grad=True)),
 ]
 

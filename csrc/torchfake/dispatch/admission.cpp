@@ -5,6 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
+#include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/values/known_values.h>
 
@@ -46,6 +48,11 @@ at::Tensor tensor_of(const TensorArg& arg) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(arg.impl));
 }
 
+// Whether a tensor may stand among fakes as it is.
+bool is_admitted(const TensorArg& tensor) {
+  return tensor.fake != nullptr || tensor.impl->is_wrapped_number() || as_layout_fake(tensor.impl) != nullptr;
+}
+
 // Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
 // read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
 // anything is changed.
@@ -55,7 +62,7 @@ void admit_numbers(Call& call, const ModePtr& mode) {
   }
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     const TensorArg tensor = call.tensors()[i];
-    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+    if (is_admitted(tensor)) {
       continue;
     }
     const at::Tensor real = tensor_of(tensor);
@@ -71,7 +78,7 @@ void admit_numbers(Call& call, const ModePtr& mode) {
 void convert_all(Call& call, const ModePtr& mode) {
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     const TensorArg tensor = call.tensors()[i];
-    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+    if (is_admitted(tensor)) {
       continue;
     }
     const at::Tensor real = tensor_of(tensor);
@@ -120,14 +127,24 @@ bool stays_real(const Call& call, const ModePtr& mode) {
   return !moves;
 }
 
+// The mode that a fake of whatever layout belongs to; null for a real tensor.
+const ModePtr* mode_of(const TensorArg& tensor) {
+  if (tensor.fake != nullptr) {
+    return &tensor.fake->mode();
+  }
+  const LayoutFake* fake = as_layout_fake(tensor.impl);
+  return fake == nullptr ? nullptr : &fake->mode();
+}
+
 void refuse_other_modes(const Call& call) {
   const ModePtr* current = find_current_mode();
   const ModeState* mode = current != nullptr && *current ? current->get() : nullptr;
   for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.fake == nullptr) {
+    const ModePtr* owner = mode_of(tensor);
+    if (owner == nullptr) {
       continue;
     }
-    const ModeState* other = tensor.fake->mode().get();
+    const ModeState* other = owner->get();
     if (mode == nullptr) {
       mode = other;
     }
@@ -175,6 +192,9 @@ Route find_route(const Call& call, const ModePtr& mode) {
   if (C10_UNLIKELY(exclusive_modes_exist())) {
     refuse_other_modes(call);
   }
+  if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {
+    return is_kept_out(*mode) ? Route::kLayoutKeptOut : Route::kLayout;
+  }
   if (C10_UNLIKELY(!call.has_fake())) {
     const Route route = route_without_fakes(call, mode);
     if (route != Route::kFake) {
@@ -186,6 +206,9 @@ Route find_route(const Call& call, const ModePtr& mode) {
   }
   if (C10_UNLIKELY(call.traits.is_foreach) && lists_several_devices(call)) {
     return Route::kOneByOne;
+  }
+  if (C10_UNLIKELY(call.traits.makes_other_layout)) {
+    return Route::kLayout;
   }
   return Route::kFake;
 }
@@ -204,7 +227,7 @@ void admit_real_tensors(Call& call, const ModePtr& mode) {
       break;
     case RealTensors::kRefused:
       for (const TensorArg& tensor : call.tensors()) {
-        if (tensor.fake == nullptr && !tensor.impl->is_wrapped_number()) {
+        if (!is_admitted(tensor)) {
           refuse(call, tensor, tensor_of(tensor), mode);
         }
       }

@@ -188,7 +188,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
         raise(
             ErrorKind::kUnsupportedFakeTensor,
             call.op_name(),
-            c10::str("the result has layout ", tensor.layout(), "; only strided tensors can be fake."));
+            c10::str("the result has layout ", tensor.layout(), "; such a tensor cannot be fake."));
       }
       return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }));

@@ -13,9 +13,9 @@
 #include <ATen/ops/_sparse_bsc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_bsr_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe_ops.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_mm_ops.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
 #include <ATen/ops/choose_qparams_optimized_ops.h>
@@ -70,6 +70,7 @@
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/kernels.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/rules/sparse.h>
 #include <torchfake/values/known_values.h>
 
 #include <limits>
@@ -406,10 +407,17 @@ bool sobol(const Call& call) {
   return of_data_in_memory(call);
 }
 
-// Constructors of sparse tensors put one together out of dense ones without an operator of the engine's, or look first at
-// what the indices are.
-bool refuse_sparse(const Call& call) {
-  refuse_layout(call);
+// _sparse_mm(mat1, mat2) adds the product to zeros that it makes, also outside of a mode.
+bool in_mode_of_argument(const Call& call) {
+  const FakeMode in_mode(*call.find_mode());
+  decompose(call);
+  return true;
+}
+
+// sparse_coo_tensor(indices, values) takes its size from the largest indices, which it reads through a pointer.
+bool sparse_of_largest_indices(const Call& call) {
+  check_size_is_known(call);
+  return of_data_in_memory(call);
 }
 
 // cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
@@ -533,14 +541,13 @@ void add_all(torch::Library& library) {
   add<ops::_sobol_engine_ff_, &sobol<2, 3>>(library);
   add<ops::_sobol_engine_scramble_, &sobol<0, 2>>(library);
   add<ops::_sobol_engine_initialize_state_, &sobol<0, 1>>(library);
-  add<ops::sparse_coo_tensor_indices, &refuse_sparse>(library);
-  add<ops::sparse_coo_tensor_indices_size, &refuse_sparse>(library);
-  add<ops::_sparse_coo_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_compressed_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_csr_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_csc_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_bsr_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_bsc_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::sparse_coo_tensor_indices, &sparse_of_largest_indices>(library);
+  add<ops::_sparse_mm, &in_mode_of_argument>(library);
+  add<ops::_sparse_compressed_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_csr_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_csc_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_bsr_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_bsc_tensor_unsafe, &make_compressed_tensor>(library);
   add<ops::lstm_data, &packed_network<Cudnn::kLstm>>(library);
   add<ops::gru_data, &packed_network<Cudnn::kGru>>(library);
   add<ops::rnn_tanh_data, &packed_network<Cudnn::kRnnTanh>>(library);
