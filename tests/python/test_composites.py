@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from metadata import metadata
 from torch import Tensor
+from undrawn import fake_mode
 
 from torchfake import (
     DataDependentOutputException,
     FakeTensorMode,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
-    fake_mode,
 )
 
 
