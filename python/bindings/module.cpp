@@ -11,6 +11,7 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_errors(module);
   torchfake::bind_activation(module);
   torchfake::bind_cache(module);
+  torchfake::bind_cards(module);
   torchfake::bind_custom_ops(module);
   torchfake::bind_devices(module);
   torchfake::bind_memory(module);

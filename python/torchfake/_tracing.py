@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torchfake import _C
 from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, holds_fake
-from torchfake.modes import in_mode_of
+from torchfake.modes import current_mode, in_mode_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -272,3 +273,27 @@ def set_ctx_getter(
 def has_fake_impl(op: str) -> bool:
     """Whether the operator has a registered fake implementation, which the engine then runs."""
     return simple_registry.singleton.find(op).fake_impl.kernel is not None
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
+
+_said: set[str] = set()
+
+
+def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`torch.compile` with its default backend runs what it captures eagerly, and says so once."""
+    mode = current_mode()
+    if mode is None or mode._state.exclusive or kwargs.get("backend", "inductor") != "inductor":
+        return original(*args, **kwargs)
+    if "inductor" not in _said:
+        _said.add("inductor")
+        warnings.warn(
+            "torch.compile: no code is generated for a claimed device; the captured graph runs eagerly. Inductor would "
+            "fuse operators, so its memory differs.",
+            stacklevel=3,
+        )
+    for name in ("mode", "options"):  # of the backend
+        kwargs.pop(name, None)
+    kwargs["backend"] = "eager"
+    kwargs["dynamic"] = False  # sizes are numbers in a mode: another batch size is captured anew
+    return original(*args, **kwargs)

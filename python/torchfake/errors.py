@@ -21,6 +21,7 @@ __all__ = [
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "StandInLimitError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
@@ -109,6 +110,10 @@ class MixedModesError(FakeTensorError, AssertionError):
 
 class ModeActiveError(FakeTensorError):
     """`torchfake.uninstall()` was called while a thread is in a mode."""
+
+
+class StandInLimitError(DataDependentOutputException):
+    """One line read unknown values 10,000 times in a row, in a mode that answers with stand-ins."""
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):

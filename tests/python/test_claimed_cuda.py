@@ -530,13 +530,18 @@ def test_streams_and_events_of_claimed_devices_have_nothing_to_wait_for() -> Non
     assert stream.query()
 
 
-def test_how_long_a_claimed_device_took_is_not_told() -> None:
+def test_the_time_between_events_is_that_of_this_machine() -> None:
     with fake_mode():
         before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         before.record()
         after.record()
+        assert 0 <= before.elapsed_time(after) < 60_000
+        with pytest.raises(ValueError, match="recorded"):
+            before.elapsed_time(torch.cuda.Event(enable_timing=True))
+        generic = torch.Event("cuda", enable_timing=True)
+        generic.record(torch.cuda.current_stream())
         with pytest.raises(DataAccessError, match="elapsed_time: nothing runs on a claimed device"):
-            before.elapsed_time(after)
+            generic.elapsed_time(generic)
 
 
 def test_a_stream_of_the_wrong_device_is_refused() -> None:

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from metadata import metadata
 from torch import Tensor
+from undrawn import fake_mode
 
 from torchfake import (
     DataDependentOutputException,
     FakeTensorMode,
     UnsupportedOperatorException,
-    fake_mode,
 )
 
 

@@ -406,8 +406,8 @@ def test_addresses_are_zero_with_a_warning_or_an_error_as_configured() -> None:
         assert allowed.data_ptr() == 0
     with pytest.raises(torchfake.DataAccessError):
         refused.data_ptr()
-    with fake_mode(), pytest.raises(torchfake.DataAccessError):
-        torch.empty(2).data_ptr()
+    with fake_mode():
+        assert torch.empty(2).data_ptr() != 0
     assert torch.ones(2).data_ptr() != 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import undrawn
 from metadata import assert_like_real, assert_same_metadata
 from torch import Tensor
 from torch.utils._device import _device_constructors
@@ -205,9 +206,9 @@ def test_data_from_python_and_numpy_becomes_fake_and_known() -> None:
 def test_a_tensor_of_unknown_numbers_cannot_be_built_from_them() -> None:
     # torch.tensor reads the numbers among its elements with the engine switched off, so on the CPU the error is
     # PyTorch's own.
-    with fake_mode(), pytest.raises(FakeTensorError, match="aten::"):
+    with undrawn.fake_mode(), pytest.raises(FakeTensorError, match="aten::"):
         torch.tensor([torch.rand((), device="cuda"), 0.0])
-    with fake_mode(), pytest.raises(RuntimeError, match="not allocated"):
+    with undrawn.fake_mode(), pytest.raises(RuntimeError, match="not allocated"):
         torch.tensor([torch.rand(()), 0.0])
     with fake_mode():
         assert torch.tensor([torch.ones(()), torch.ones((), device="cuda"), 0.0]).tolist() == [1.0, 1.0, 0.0]
@@ -247,7 +248,7 @@ def test_memory_options_and_generators_are_taken() -> None:
         program(state)
         assert is_fake(torch.empty(2, pin_memory=True)) and is_fake(torch.randn(2, pin_memory=True))
         assert torch.arange(3, out=torch.empty(0, device="cuda", dtype=torch.int64)).device.type == "cuda"
-    assert torch.equal(state.get_state(), before), "a fake draw has used the real generator"
+    assert not torch.equal(state.get_state(), before), "small draws come from the generator that is passed"
 
 
 def test_fake_draws_leave_the_default_generator_alone() -> None:

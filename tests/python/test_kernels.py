@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode
+from torchfake import DataDependentOutputException, DynamicOutputShapeException
 
 
 def image(*sizes: int) -> Tensor:

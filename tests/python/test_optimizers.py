@@ -9,8 +9,9 @@ import pytest
 import torch
 from metadata import assert_like_real
 from torch import Tensor, nn, optim
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode, is_fake
+from torchfake import DataDependentOutputException, DynamicOutputShapeException, is_fake
 
 OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], dict[str, Any]]] = {
     "sgd": (optim.SGD, {}),

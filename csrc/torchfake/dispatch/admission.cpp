@@ -11,6 +11,7 @@
 #include <torchfake/values/known_values.h>
 
 #include <atomic>
+#include <typeinfo>
 
 namespace torchfake {
 
@@ -53,10 +54,18 @@ bool is_admitted(const TensorArg& tensor) {
   return tensor.fake != nullptr || tensor.impl->is_wrapped_number() || as_layout_fake(tensor.impl) != nullptr;
 }
 
-// Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
-// read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
-// anything is changed.
-void admit_numbers(Call& call, const ModePtr& mode) {
+// Whether a real tensor among fakes is data that comes into the mode: a batch, a constant. What is trained has to be converted with
+// the rest of its module, and what is written to would keep its old values.
+bool is_data(const TensorArg& tensor, const at::Tensor& real) {
+  const bool is_trained = real.requires_grad();
+  return in_fake_mode() && real.is_cpu() && real.layout() == c10::kStrided && !real.is_quantized() && !is_trained && real.has_storage() &&
+      typeid(*tensor.impl) == typeid(c10::TensorImpl);
+}
+
+// Real data may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to read it.
+// Data becomes fake on the way in, with its values where they are few. Any other real tensor is the caller's mistake, told
+// before anything is changed.
+void admit_data(Call& call, const ModePtr& mode) {
   if (call.traits.is_factory_like && !call.has_fake()) {
     return;
   }
@@ -68,7 +77,8 @@ void admit_numbers(Call& call, const ModePtr& mode) {
     const at::Tensor real = tensor_of(tensor);
     const bool number = real.is_cpu() && real.dim() == 0;
     const bool moved = !call.has_fake() && call.traits.converts;
-    if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
+    if (tensor.is_written ||
+        !(number || moved || is_data(tensor, real) || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
       refuse(call, tensor, real, mode);
     }
     call.replace(tensor, lift(real, mode, /*copy=*/true));
@@ -220,7 +230,7 @@ void set_converter(Converter converter) {
 void admit_real_tensors(Call& call, const ModePtr& mode) {
   switch (rule_for_real_tensors(mode)) {
     case RealTensors::kAmongThemselves:
-      admit_numbers(call, mode);
+      admit_data(call, mode);
       break;
     case RealTensors::kConverted:
       convert_all(call, mode);

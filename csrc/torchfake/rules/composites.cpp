@@ -35,6 +35,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/grid_sampler_ops.h>
 #include <ATen/ops/gru_ops.h>
+#include <ATen/ops/isfinite_ops.h>
 #include <ATen/ops/istft_ops.h>
 #include <ATen/ops/lstm_ops.h>
 #include <ATen/ops/max_pool1d_ops.h>
@@ -72,6 +73,7 @@
 #include <torchfake/rules/rules.h>
 #include <torchfake/rules/sparse.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 #include <limits>
 
@@ -100,6 +102,21 @@ bool one_hot(const Call& call) {
   at::Tensor result = at::zeros(sizes, self.options());
   result.scatter_(-1, self.unsqueeze(-1), 1);
   answer_with(call, std::move(result));
+  return true;
+}
+
+// Everything is finite where stand-ins answer, and integers are.
+bool isfinite(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || is_known(*fake, value_limit(fake->mode()->options))) {
+    return false;
+  }
+  const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  if (!is_whole && !stands_in(fake->mode(), call.op_name(), "True, nothing is amiss")) {
+    return false;
+  }
+  answer_with(call, all_of(true, self, fake->mode()));
   return true;
 }
 
@@ -507,6 +524,7 @@ void add_all(torch::Library& library) {
   add<ops::cov, &cov>(library);
   add<ops::istft, &of_valid_input<0>>(library);
   add<ops::cross_entropy_loss, &cross_entropy_loss>(library);
+  add<ops::isfinite, &isfinite>(library);
   add<ops::one_hot, &one_hot>(library);
   add<ops::scaled_dot_product_attention, &scaled_dot_product_attention>(library);
   add<ops::tensor_split_tensor_indices_or_sections, &needs_values<1>>(library);

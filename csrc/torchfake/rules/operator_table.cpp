@@ -58,12 +58,16 @@ constexpr Row kRows[] = {
 
     // ---- Values
     {"empty* new_empty*", [](Facts& facts) { facts.value_source = ValueSource::kUninitialised; }},
-    {"_empty* resize* set_* rand* _resize_output_ _efficientzerotensor _pin_memory",
+    // rrelu_with_noise_ reads what it overwrites, and fills an argument more.
+    {"_empty* resize* set_* _resize_output_ _efficientzerotensor _pin_memory rrelu_with_noise*",
      [](Facts& facts) { facts.value_source = ValueSource::kNone; }},
+    {"rand*", [](Facts& facts) { facts.value_source = ValueSource::kDrawn; }},
+    {"_amp_foreach_non_finite_check_and_unscale_", [](Facts& facts) { facts.finds_nothing = true; }},
     {"fill_ zero_ copy_", [](Facts& facts) { facts.value_source = ValueSource::kOverwrite; }},
     {"lift_fresh", [](Facts& facts) { facts.lift = Lift::kOwned; }},
     {"lift lift_fresh_copy", [](Facts& facts) { facts.lift = Lift::kCopied; }},
     {"nonzero", [](Facts& facts) { facts.memo = ValueMemos::kNonzero; }},
+    {"isnan. isinf.", [](Facts& facts) { facts.needs_values = true; }},
     {"_local_scalar_dense", [](Facts& facts) { facts.memo = ValueMemos::kItem; }},
     {"_unique _unique2 unique_dim", [](Facts& facts) { facts.memo = ValueMemos::kUnique; }},
     {"unique_consecutive unique_dim_consecutive", [](Facts& facts) { facts.memo = ValueMemos::kUniqueConsecutive; }},
