@@ -28,6 +28,7 @@ except ImportError as error:
         "built against. Rebuild it for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
 from torchfake import _serialization, _tracing
+from torchfake._C import ShapeEnv
 from torchfake._replacements import uninstall
 from torchfake.cache import (
     CacheInfo,
@@ -54,6 +55,7 @@ from torchfake.errors import (
     MixedModesError,
     ModeActiveError,
     RealTensorError,
+    UnbackedSymbolError,
     UnknownValuesError,
     UnsupportedFakeTensorException,
     UnsupportedMutationAliasingException,
@@ -121,9 +123,11 @@ __all__ = [
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "ShapeEnv",
     "SingletonConstant",
     "SymNumberMemoDescriptor",
     "TensorMetadata",
+    "UnbackedSymbolError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",

@@ -14,6 +14,7 @@ from torchfake import (
     _loading,
     _serialization,
     _storages,
+    _symbolic,
     _tensors,
     _tracing,
     _training,
@@ -526,6 +527,29 @@ _FILES = (
     ),
 )
 
+_SYMBOLIC = (
+    Patch(
+        "torch:SymBool.__sym_ite__",
+        _symbolic.sym_ite,
+        When.ALWAYS,
+        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.symbolic_shapes:{name}",
+            by,
+            When.ALWAYS,
+            "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+            optional=True,
+        )
+        for name, by in (
+            ("guarding_hint_or_throw", _symbolic.guarding_hint_or_throw),
+            ("_advise_is_size", _symbolic.advise_is_size),
+            ("has_static_value", _symbolic.is_singleton),
+        )
+    ),
+)
+
 #: The rows by subject, as documented.
 SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Tensors": _TENSORS,
@@ -538,6 +562,7 @@ SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Modules, losses and optimizers": _MODULES,
     "Data loading": _DATA,
     "Files, copies and processes": _FILES,
+    "Symbolic numbers": _SYMBOLIC,
 }
 
 TABLE: tuple[Patch, ...] = tuple(patch for section in SECTIONS.values() for patch in section)

@@ -21,6 +21,7 @@ __all__ = [
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "UnbackedSymbolError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
@@ -116,7 +117,11 @@ class UnsupportedMutationAliasingException(FakeTensorError):
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):
-    """Symbolic sizes were requested, which are not supported yet."""
+    """A symbolic size was used where none is supported, or symbols of two `ShapeEnv`s were mixed."""
+
+
+class UnbackedSymbolError(DataDependentOutputException):
+    """A decision depends on a symbol without a hint: a size that only data can tell."""
 
 
 class DeviceNotFakedError(FakeTensorError):
@@ -136,6 +141,8 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
     MixedModesError,
     DeviceNotFakedError,
     UnsupportedMutationAliasingException,
+    DynamicShapesError,
+    UnbackedSymbolError,
 )
 
 
