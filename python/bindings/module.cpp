@@ -18,4 +18,5 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
   torchfake::bind_stand_in(module);
+  torchfake::bind_symbolic(module);
 }

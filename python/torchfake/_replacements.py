@@ -16,6 +16,7 @@ from torchfake import (
     _saving,
     _serialization,
     _storages,
+    _symbolic,
     _tensors,
     _tracing,
     _training,
@@ -647,6 +648,29 @@ _LIBRARIES = (
     ),
 )
 
+_SYMBOLIC = (
+    Patch(
+        "torch:SymBool.__sym_ite__",
+        _symbolic.sym_ite,
+        When.ALWAYS,
+        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.symbolic_shapes:{name}",
+            by,
+            When.ALWAYS,
+            "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+            optional=True,
+        )
+        for name, by in (
+            ("guarding_hint_or_throw", _symbolic.guarding_hint_or_throw),
+            ("_advise_is_size", _symbolic.advise_is_size),
+            ("has_static_value", _symbolic.is_singleton),
+        )
+    ),
+)
+
 #: The rows by subject, as documented.
 SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Tensors": _TENSORS,
@@ -661,6 +685,7 @@ SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Files, copies and processes": _FILES,
     "Process groups": _DISTRIBUTED,
     "Other libraries": _LIBRARIES,
+    "Symbolic numbers": _SYMBOLIC,
 }
 
 TABLE: tuple[Patch, ...] = tuple(patch for section in SECTIONS.values() for patch in section)

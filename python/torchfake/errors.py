@@ -22,6 +22,7 @@ __all__ = [
     "ModeActiveError",
     "RealTensorError",
     "StandInLimitError",
+    "UnbackedSymbolError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
@@ -121,7 +122,11 @@ class UnsupportedMutationAliasingException(FakeTensorError):
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):
-    """Symbolic sizes were requested, which are not supported yet."""
+    """A symbolic size was used where none is supported, or symbols of two `ShapeEnv`s were mixed."""
+
+
+class UnbackedSymbolError(DataDependentOutputException):
+    """A decision depends on a symbol without a hint: a size that only data can tell."""
 
 
 class DeviceNotFakedError(FakeTensorError):
@@ -141,6 +146,8 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
     MixedModesError,
     DeviceNotFakedError,
     UnsupportedMutationAliasingException,
+    DynamicShapesError,
+    UnbackedSymbolError,
 )
 
 
