@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from torchfake import _C
 from torchfake._memory_report import Report
+from torchfake.modes import fake_mode
 
 OWNERS = (
     "parameters",
@@ -113,7 +114,6 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
 
     def __enter__(self) -> Self:
         from torchfake import memory
-        from torchfake.modes import fake_mode
 
         if self._model is not None:
             raise RuntimeError("memory.track: a tracker is entered once; make another")

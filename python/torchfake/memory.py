@@ -16,7 +16,10 @@ They have the meaning of their namesakes in `torch.cuda`.
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ from torchfake import _C
 from torchfake._memory_report import Report
 from torchfake._memory_summary import summary_of
 from torchfake._memory_tracking import Moment, Tracker, model_of_mode
+from torchfake.modes import fake_mode
 
 __all__ = [
     "Moment",
@@ -33,8 +37,10 @@ __all__ = [
     "allocated",
     "attach",
     "detach",
+    "dump_snapshot",
     "empty_cache",
     "host",
+    "largest",
     "max_allocated",
     "max_reserved",
     "mem_get_info",
@@ -172,6 +178,49 @@ def summary(device: Device = None, abbreviated: bool = False) -> str:
 def snapshot(device: Device = None) -> list[dict[str, Any]]:
     """Segments and their blocks, as `torch.cuda.memory_snapshot` gives them."""
     return _model().segments(_name(device))
+
+
+def dump_snapshot(path: str | Path, devices: int = 1) -> None:
+    """Writes segments and blocks to a file that PyTorch's memory viewer opens. It has no history of allocations."""
+    segments = [segment for index in range(devices) for segment in snapshot(index)]
+    traces: list[list[Any]] = [[] for _ in range(devices)]
+    content = {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
+    Path(path).write_bytes(pickle.dumps(content))
+
+
+def largest(run: Callable[[int], object], values: range, **card: Any) -> int | None:
+    """The largest of `values` for which `run` gets through without running out of memory, or None.
+
+    Each is tried in a mode of its own, with a card as `attach` makes it; few of them, because what needs more memory
+    than a value that does not fit is taken not to fit either.
+
+    >>> import torch
+    >>> from torchfake import memory
+    >>> def train(batch):
+    ...     model = torch.nn.Linear(8192, 8192, device="cuda")
+    ...     model(torch.zeros(batch, 8192, device="cuda")).sum().backward()
+    >>> memory.largest(train, range(1000, 100_000, 1000), total_memory=4 << 30)
+    50000
+    """
+
+    def fits(value: int) -> bool:
+        with fake_mode():
+            attach(**card)
+            try:
+                run(value)
+            except torch.OutOfMemoryError:
+                return False
+        return True
+
+    ordered = values if values.step > 0 else values[::-1]
+    low, high = 0, len(ordered)  # those below `low` fit, those from `high` on do not
+    while low < high:
+        middle = (low + high) // 2
+        if fits(ordered[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return ordered[low - 1] if low > 0 else None
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:

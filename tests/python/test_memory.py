@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,3 +199,26 @@ def test_a_sparkline_shows_the_highest_of_each_stretch() -> None:
     assert sparkline([0, 0, 7, 0], width=2) == "▁█"
     assert sparkline([]) == ""
     assert size(1536 * 1024) == "1.50 MiB"
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1000, 950), (250, 200), (100, None)])
+def test_the_largest_value_that_fits_is_found(limit: int, expected: int | None) -> None:
+    tried = []
+
+    def run(mebibytes: int) -> None:
+        tried.append(mebibytes)
+        torch.empty(mebibytes * MiB, dtype=torch.uint8, device="cuda")
+
+    values = range(150, 1000, 50)
+    assert memory.largest(run, values, total_memory=limit * MiB, context_memory=50 * MiB) == expected
+    assert len(tried) <= 5
+
+
+@pytest.mark.usefixtures("card")
+def test_a_snapshot_can_be_saved_for_pytorchs_viewer(tmp_path: Path) -> None:
+    x = torch.empty(1000, device="cuda")
+    memory.dump_snapshot(tmp_path / "snapshot.pickle")
+    content = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
+    assert content["segments"] == memory.snapshot()
+    assert content["device_traces"] == [[]]
+    del x
