@@ -6,5 +6,6 @@
 namespace torchfake {
 
 void bind_memory(pybind11::module_& module);
+void bind_memory_model(pybind11::module_& module);
 
 }  // namespace torchfake

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_custom_ops(module);
   torchfake::bind_devices(module);
   torchfake::bind_memory(module);
+  torchfake::bind_memory_model(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
   torchfake::bind_stand_in(module);
