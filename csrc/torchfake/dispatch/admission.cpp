@@ -51,8 +51,8 @@ at::Tensor tensor_of(const TensorArg& arg) {
 // the rest of its module, and what is written to would keep its old values.
 bool is_data(const TensorArg& tensor, const at::Tensor& real) {
   const bool is_trained = real.requires_grad();
-  return in_fake_mode() && real.is_cpu() && real.layout() == c10::kStrided && !real.is_quantized() && !is_trained && real.has_storage() &&
-      typeid(*tensor.impl) == typeid(c10::TensorImpl);
+  return in_fake_mode() && real.is_cpu() && real.layout() == c10::kStrided && !real.is_quantized() && !is_trained &&
+      real.has_storage() && typeid(*tensor.impl) == typeid(c10::TensorImpl);
 }
 
 // Real data may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to read it.
