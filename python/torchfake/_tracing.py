@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, _ops
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torchfake import _C
 from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, holds_fake
-from torchfake.modes import current_mode, in_mode_of
+from torchfake.modes import current_mode, fake_mode, in_mode_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -247,12 +248,17 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 class _Context:
-    """Raises where PyTorch's context would return a symbol for a data-dependent size."""
+    """Raises where PyTorch's context would return a symbol for a data-dependent size, unless stand-ins answer."""
 
     def __init__(self, op: str) -> None:
         self._op = op
 
-    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+        mode = current_mode()
+        if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
+            size = builtins.max(min, 1) if max is None else max
+            mode.stand_ins.hear(self._op, f"{size} elements")
+            return size
         raise DynamicOutputShapeException(
             f"{self._op}: the operator's fake implementation needs a size that depends on unknown values; keep this "
             "part out of the fake run.",

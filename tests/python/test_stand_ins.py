@@ -133,3 +133,46 @@ def test_addresses_are_stable_aligned_and_of_storages():
         assert torch.empty(0, device="cuda").data_ptr() == 0
         x.fill_(1)
         assert x.data_ptr() == address
+
+
+def test_unknown_lengths_are_the_whole_length():
+    with fake_mode(unknown="stand-in") as mode:
+        lengths = torch.full((4,), 5) * (torch.randn(100).sum() > 0)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            torch.randn(4, 7, 3), lengths, batch_first=True, enforce_sorted=False
+        )
+        assert packed.data.shape == (28, 3)
+        scores = torch.randn(50, 4, 20, device="cuda").log_softmax(-1)
+        loss = torch.nn.functional.ctc_loss(scores, torch.ones(4, 9, dtype=torch.long), lengths, lengths)
+        assert loss.shape == ()
+        assert {entry.what for entry in mode.stand_ins.entries} >= {"_pack_padded_sequence", "ctc_loss"}
+
+
+def test_an_operator_with_a_size_of_its_own_gets_one():
+    torch.library.define("torchfake_tests::keep", "(Tensor x) -> Tensor")
+
+    @torch.library.register_fake("torchfake_tests::keep")
+    def _(x):
+        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.long)
+
+    with fake_mode(unknown="stand-in") as mode:
+        assert torch.ops.torchfake_tests.keep(torch.randn(9, device="cuda")).shape == (1,)
+        assert mode.stand_ins.entries[0].is_about_sizes
+
+
+def test_what_one_operand_decides_is_known():
+    with fake_mode():
+        unknown = torch.randn(100).sum() > 0
+        many = torch.randint(0, 9, (100,), device="cuda")[:8]
+        assert unknown | torch.tensor(True)
+        assert not (torch.tensor(False) & unknown)
+        assert not torch.logical_and(unknown, torch.tensor(False))
+        assert (many & torch.zeros(8, dtype=torch.long, device="cuda")).tolist() == [0] * 8
+        assert (many * torch.zeros(8, dtype=torch.long, device="cuda")).tolist() == [0] * 8
+        done = torch.zeros(4, dtype=torch.bool) | (torch.randn(100)[:4] > 0)
+        done |= torch.ones(4, dtype=torch.bool)
+        assert done.all()
+        with pytest.raises(DataDependentOutputException):
+            bool(unknown & torch.tensor(True))
+        with pytest.raises(DataDependentOutputException):
+            bool((torch.randn(100).sum() * torch.zeros(())).item() == 0)  # of a number that may be infinite

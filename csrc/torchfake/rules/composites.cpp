@@ -228,8 +228,8 @@ at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {
   return lift(real, mode, /*copy=*/false);
 }
 
-// Numbers, or a tensor of numbers on any device.
-std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
+// Numbers, or a tensor of numbers on any device. Stand-ins take the most there can be for those that are not known.
+std::vector<int64_t> lengths_of(const Call& call, size_t arg, int64_t most) {
   if (call.traits.args[arg].kind != ArgKind::kTensor) {
     return call.arg(arg).toIntVector();
   }
@@ -238,6 +238,9 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.arg == arg && tensor.fake != nullptr) {
       std::optional<at::Tensor> values = read_values(*tensor.fake, std::numeric_limits<int64_t>::max());
+      if (!values && stands_in(tensor.fake->mode(), call.op_name(), "the whole length for each element")) {
+        return std::vector<int64_t>(static_cast<size_t>(lengths.numel()), most);
+      }
       if (!values) {
         refuse_unknown(call, tensor);
       }
@@ -255,7 +258,7 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
 bool ctc_loss(const Call& call) {
   const at::Tensor log_probs = call.arg(0).toTensor();
   const at::Tensor targets = call.arg(1).toTensor();
-  const std::vector<int64_t> target_lengths = lengths_of(call, 3);
+  const std::vector<int64_t> target_lengths = lengths_of(call, 3, targets.dim() == 2 ? targets.size(1) : 1);
   const int64_t reduction = call.arg(5).toInt();
   const bool zero_infinity = call.arg(6).toBool();
   const bool is_batched = log_probs.dim() == 3;
@@ -263,7 +266,7 @@ bool ctc_loss(const Call& call) {
   at::Tensor result = std::get<0>(at::_ctc_loss(
       is_batched ? log_probs : log_probs.unsqueeze(1),
       targets.to(log_probs.device(), c10::kLong),
-      lengths_of(call, 2),
+      lengths_of(call, 2, log_probs.dim() == 0 ? 1 : log_probs.size(0)),
       target_lengths,
       call.arg(4).toInt(),
       zero_infinity));
