@@ -3,8 +3,8 @@
     python tools/check_includes.py [CSRC]
 
 A file may include its own folder and those below it: core; then cache, values and symbolic, which do not include each
-other; then dispatch; then rules, convert and devices, which do not include each other either. What the engine knows of an operator
-by its name is in rules/, so the folders below it must not spell such a name.
+other; then dispatch; then rules, convert and devices, which do not include each other either. What the engine knows of
+an operator by its name is in rules/, so the folders below it must not spell such a name.
 Prints `file:line: what` for each violation, and ends with status 1 if there is one.
 """
 

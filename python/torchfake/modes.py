@@ -104,6 +104,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             of raising an error. This is the upper bound: a mixture of experts that routes by values then sends every
             token to every expert.
         known_values: Deprecated name of `known_values_limit`.
+        shape_env: The environment of symbolic sizes; see `torchfake.ShapeEnv`.
 
     >>> import torch
     >>> from torchfake import fake_mode
@@ -128,6 +129,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         known_values_limit: int = KNOWN_VALUES_LIMIT,
         selects_all: bool = False,
         known_values: int | None = None,
+        shape_env: _C.ShapeEnv | None = None,
     ) -> None:
         if known_values is not None:
             warnings.warn("fake_mode: known_values is now called known_values_limit", DeprecationWarning, stacklevel=2)
@@ -137,6 +139,13 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         super().__init__(_C.ModeState(known_values=known_values_limit))
         self._state.fake_cuda = fake_cuda
         self._state.selects_all = selects_all
+        if shape_env is not None:
+            _C.set_shape_env(self._state, shape_env)
+
+    @property
+    def shape_env(self) -> _C.ShapeEnv | None:
+        """The environment of symbolic sizes, or None."""
+        return _C.shape_env_of(self._state)
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
