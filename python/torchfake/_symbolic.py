@@ -14,7 +14,7 @@ __all__ = ["dump", "load", "load_env", "load_node", "state_of", "to_sympy"]
 
 def to_sympy(expr: _C.Expr) -> Any:
     """The expression in sympy, with PyTorch's functions for what sympy lacks. For reading and for tests."""
-    import sympy
+    import sympy  # type: ignore[import-untyped]
     from torch.utils._sympy import functions
 
     def float_function(arg: Any) -> Any:
@@ -163,9 +163,8 @@ def sym_ite(original: Callable[..., Any], pred: SymBool, then_val: Any, else_val
     from torch.fx.experimental.sym_node import to_node, wrap_node
 
     then_node, else_node = to_node(pred.node, then_val), to_node(pred.node, else_val)
-    result = wrap_node(pred.node.sym_ite(then_node, else_node))
-    constant = result.node.constant
-    return result if constant is None else constant
+    node = pred.node.sym_ite(then_node, else_node)
+    return wrap_node(node) if node.constant is None else node.constant
 
 
 def guarding_hint_or_throw(original: Callable[..., Any], a: Any) -> Any:
@@ -178,11 +177,9 @@ def guarding_hint_or_throw(original: Callable[..., Any], a: Any) -> Any:
 def advise_is_size(original: Callable[..., Any], a: Any) -> None:
     """`symbolic_shapes._advise_is_size`, which passes over nodes that are not PyTorch's own."""
     if not is_native(a):
-        return original(a)
-    expr = a.node.expr
-    if a.node.shape_env.is_unbacked_symint(expr):
-        a.node.shape_env._constrain_range_for_size(expr)
-    return None
+        original(a)
+    elif a.node.shape_env.is_unbacked_symint(a.node.expr):
+        a.node.shape_env._constrain_range_for_size(a.node.expr)
 
 
 def is_singleton(original: Callable[..., Any], a: Any) -> bool:

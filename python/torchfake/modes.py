@@ -126,6 +126,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         strict: Refuses the two assumptions of this mode as well: that the gradients a loss scaler looks at are finite,
             and that values which are only validated are valid.
         known_values: Deprecated name of `known_values_limit`.
+        shape_env: The environment of symbolic sizes; see `torchfake.ShapeEnv`.
 
     >>> import torch
     >>> from torchfake import fake_mode
@@ -155,6 +156,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         drawn_values_limit: int = DRAWN_VALUES_LIMIT,
         strict: bool = False,
         known_values: int | None = None,
+        shape_env: _C.ShapeEnv | None = None,
     ) -> None:
         if known_values is not None:
             warnings.warn("fake_mode: known_values is now called known_values_limit", DeprecationWarning, stacklevel=2)
@@ -181,6 +183,13 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         self._state.drawn_values = drawn_values_limit
         self._state.assumes_valid = not strict
         self._state.cards = len(self.cards) if self.cards.are_limited else 0
+        if shape_env is not None:
+            _C.set_shape_env(self._state, shape_env)
+
+    @property
+    def shape_env(self) -> _C.ShapeEnv | None:
+        """The environment of symbolic sizes, or None."""
+        return _C.shape_env_of(self._state)
 
     # The current card of the thread belongs to the machine that the cards describe.
 

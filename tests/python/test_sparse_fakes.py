@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from undrawn import fake_mode
 
 import torchfake
-from torchfake import FakeTensorMode, fake_mode, is_fake, to_fake
+from torchfake import FakeTensorMode, is_fake, to_fake
 from torchfake.errors import (
     DeviceMismatchError,
     DynamicOutputShapeException,

@@ -12,6 +12,7 @@
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/miss.h>
 #include <torchfake/dispatch/refusals.h>
+#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/dispatch/unboxed_call.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/value_tracker.h>
@@ -83,6 +84,9 @@ void answer(Call& call, const ModePtr& mode) {
 void follow(Route route, Call& call, const ModePtr& mode) {
   switch (route) {
     case Route::kFake:
+      if (C10_UNLIKELY(ShapeEnv::exist()) && has_symbols(call)) {
+        return symbolic_call(call, mode, &answer);
+      }
       return answer(call, mode);
     case Route::kReal:
       return real_call(call);
