@@ -171,7 +171,7 @@ void bind_tensors(pybind11::module_& module) {
       "lift_constant",
       torch::wrap_pybind_function([](const at::Tensor& real, const ModePtr& mode) {
         return at_the_boundary([&] {
-          if (as_fake(real) != nullptr) {
+          if (!real.defined() || is_any_fake(real)) {
             return from_tensor(real, mode);  // itself, or the fake of a fake of another mode
           }
           at::Tensor fake = lift(real, mode, /*copy=*/true);
