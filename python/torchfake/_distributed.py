@@ -199,6 +199,35 @@ def pre_forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
     return original(self, *args, **kwargs)
 
 
+class _Ended:
+    """What `start_processes(join=False)` returns: its processes have ended."""
+
+    def join(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def pids(self) -> list[int]:
+        return []
+
+
+def start_processes(
+    original: Callable[..., Any],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    *others: Any,
+    **kwargs: Any,
+) -> Any:
+    """Runs one of the processes that `torch.multiprocessing.spawn` would start here: the rank that was chosen."""
+    mode = current_mode()
+    if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
+        return original(fn, args, nprocs, join, *others, **kwargs)
+    rank = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
+    mode.stand_ins.hear("spawn", f"process {rank} of {nprocs} alone, in this one")
+    fn(rank, *args)
+    return None if join else _Ended()
+
+
 #: The replacements, by name in `torch.distributed.distributed_c10d`.
 IN_A_GROUP: dict[str, Callable[..., Any]] = {
     "init_process_group": init_process_group,

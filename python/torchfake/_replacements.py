@@ -623,6 +623,13 @@ _DISTRIBUTED = (
         for name, by in _distributed.IN_A_GROUP.items()
     ),
     Patch(
+        "torch.multiprocessing.spawn:start_processes",
+        _distributed.start_processes,
+        When.IN_MODE,
+        "With stand-ins, one process stands for all that would be started.",
+        optional=True,
+    ),
+    Patch(
         "torch.nn.parallel.distributed:DistributedDataParallel._pre_forward",
         _distributed.pre_forward,
         When.IN_MODE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import textwrap
@@ -146,7 +147,9 @@ def test_a_character_model_with_batches_cut_from_a_file_runs(tmp_path, capsys):
     assert output.out.split() == ["1.0000", "5"]
 
 
-def test_arguments_exit_codes_and_errors_are_those_of_python(tmp_path, capsys):
+def test_arguments_exit_codes_and_errors_are_those_of_python(tmp_path, capsys, monkeypatch):
+    # torch.distributed replaces the hook for good, where a group was ever made in this process.
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     text = """
         import sys
         if __name__ == "__main__":
@@ -230,6 +233,26 @@ def test_a_rank_of_many_sees_its_group(tmp_path, capsys):
     assert report["cards"][0]["peak_allocated"] == 0
 
 
+def test_a_program_that_spawns_its_ranks_runs_one_of_them(tmp_path, capsys):
+    text = """
+        import torch, torch.distributed as dist, torch.multiprocessing as mp
+        def main(rank, world_size):
+            dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29501", rank=rank, world_size=world_size)
+            torch.cuda.set_device(rank)
+            x = torch.ones(4, device="cuda")
+            dist.all_reduce(x)
+            print(rank, dist.get_world_size(), x.device)
+            dist.destroy_process_group()
+        if __name__ == "__main__":
+            mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count(), join=True)
+        """
+    code, report, _ = _run(tmp_path, text, gpus="4xH100-80GB")
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert output.out == "0 4 cuda:0\n"
+    assert "process 0 of 4" in report["stand_ins"][0]["answer"]
+
+
 def test_torch_compile_runs_the_captured_graph(tmp_path, capsys):
     text = """
         import torch, warnings
@@ -270,11 +293,13 @@ def test_ctrl_c_ends_with_the_report(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell has its background jobs ignore the signal, and they pass that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)
-    process.send_signal(2)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "ended with 130" in err
