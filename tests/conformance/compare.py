@@ -323,7 +323,7 @@ DRAWS = 12
 
 
 def other_values(arguments: Any) -> Iterator[Any]:
-    """The arguments with other values: one number throughout, also a large one; the same elsewhere; small random ones."""
+    """The arguments with other values: one number throughout (large, too), the same elsewhere, small random ones."""
     generator = torch.Generator().manual_seed(0)
 
     def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
