@@ -394,3 +394,35 @@ def test_a_real_sparse_tensor_is_converted_where_the_mode_allows_it() -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     result = torch.sparse.mm(of_layout(torch.sparse_coo), mode.from_tensor(torch.ones(6, 2)))
     assert is_fake(result) and result.shape == (4, 2)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_products_that_reduce_have_gradients(reduce: str) -> None:
+    def gradients() -> tuple[Tensor, Tensor]:
+        left = torch.eye(4).to_sparse_csr().requires_grad_()
+        right = torch.ones(4, 3, requires_grad=True)
+        torch.sparse.mm(left, right, reduce).sum().backward()
+        assert left.grad is not None and right.grad is not None
+        return left.grad, right.grad
+
+    with fake_mode():
+        fakes = gradients()
+    for fake, expected in zip(fakes, gradients(), strict=True):
+        assert_same(fake, expected)
+
+
+def test_results_go_to_the_arguments_that_are_given_for_them() -> None:
+    real, right = of_layout(torch.sparse_csr), torch.rand(6, 5)
+    with fake_mode():
+        out = torch.empty(4, 5)
+        assert torch.mm(to_fake(real), to_fake(right), out=out) is out
+        with pytest.raises(RuntimeError, match="sparse csr layout"):
+            torch.sparse.sampled_addmm(to_fake(real), torch.rand(4, 3), torch.rand(3, 6), out=torch.empty(4, 6))
+    with pytest.raises(RuntimeError, match="sparse csr layout"):
+        torch.sparse.sampled_addmm(real, torch.rand(4, 3), torch.rand(3, 6), out=torch.empty(4, 6))
+
+
+def test_an_expanded_tensor_has_a_stand_in() -> None:
+    real = of_layout(torch.sparse_coo)
+    fake = to_fake(torch.ones(1)).expand(4, 6)
+    assert_same(to_fake(real) * fake, real * torch.ones(1).expand(4, 6))

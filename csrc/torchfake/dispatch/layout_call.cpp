@@ -186,7 +186,9 @@ void layout_call(Call& call, const ModePtr& of_argument) {
   CallContext context;
   context.is_unkeyed = true;
   const c10::Device device = common_device(call, *mode);
-  if (facts != nullptr && facts->rule != nullptr && facts->rule(call, device, mode)) {
+  const bool has_out =
+      std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.is_out; });
+  if (facts != nullptr && facts->rule != nullptr && !has_out && facts->rule(call, device, mode)) {
     return;
   }
   if (facts != nullptr && facts->is_composed) {

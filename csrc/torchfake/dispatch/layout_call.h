@@ -31,7 +31,8 @@ void layout_call(Call& call, const ModePtr& mode);
 // The same where the engine is kept out (no_dispatch): on plain meta tensors in place of sparse fakes.
 void layout_call_kept_out(Call& call);
 
-// Puts the answer on the stack in place of the arguments and returns true, or leaves them and returns false.
+// Puts the answer on the stack in place of the arguments and returns true, or leaves them and returns false. Not called where
+// the results go to arguments (out=).
 using LayoutRule = bool (*)(Call& call, c10::Device device, const ModePtr& mode);
 
 // What is known of an operator for other layouts. Both may be missing.

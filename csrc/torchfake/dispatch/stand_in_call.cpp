@@ -97,15 +97,21 @@ class StandIns {
     const FakeTensorImpl& fake = *as_fake(tensor);
     at::Tensor made = cpu_tensor_over(zero_bytes(tensor.storage().nbytes()), fake);
     if (std::optional<at::Tensor> known = known_tensor(fake, kNoLimit)) {
-      made.copy_(*known);
+      made = fake.is_non_overlapping_and_dense() ? made.copy_(*known) : known->clone();
     } else {
       all_known_ = false;
       if (run_ != 1 && !c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) {
-        made.fill_(1);
+        fill_storage(made);
       }
     }
     strided_.emplace_back(tensor, made);
     return made;
+  }
+
+  // All of the storage: elements may lie on each other (expand).
+  static void fill_storage(const at::Tensor& tensor) {
+    const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+    at::as_strided(tensor, {count}, {1}, 0).fill_(1);
   }
 
   static c10::intrusive_ptr<c10::StorageImpl> storage_impl(const at::Tensor& tensor) {

@@ -227,6 +227,33 @@ bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
+// _sparse_mm_reduce_impl and its backward have kernels on the CPU alone. The latter trusts indices that it is given.
+bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      device.is_cpu(), "Could not run '", call.op_name(), "' with arguments from the 'SparseCsrCUDA' backend.");
+  return false;
+}
+
+// _sparse_mm_reduce_impl_backward(self, grad_out, weight, reduce, arg_out, output_mask)
+bool mm_reduce_backward(Call& call, c10::Device device, const ModePtr& mode) {
+  of_cpu_alone(call, device, mode);
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor weight = tensor(call, 2);
+  const c10::List<bool> mask = call.arg(5).toBoolList();
+  at::Tensor grad_self;
+  at::Tensor grad_weight;
+  if (mask.get(0)) {
+    grad_self = make_layout_fake(self, cloned_members(self), device, mode);
+  }
+  if (mask.get(1)) {
+    grad_weight = dense(weight.sizes(), weight.scalar_type(), device, mode);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(grad_self));
+  call.stack->emplace_back(std::move(grad_weight));
+  return true;
+}
+
 // ---- The places of stored elements
 
 // sparse_mask(self, mask): the elements of self that a coalesced mask stores.
@@ -359,6 +386,8 @@ constexpr Row kRows[] = {
     {"addmm _sparse_addmm", {&addmm, false}},
     {"mv", {&mv, false}},
     {"sparse_sampled_addmm", {&sampled_addmm, false}},
+    {"_sparse_mm_reduce_impl", {&of_cpu_alone, false}},
+    {"_sparse_mm_reduce_impl_backward", {&mm_reduce_backward, false}},
     {"sparse_mask", {&sparse_mask, false}},
     {"_coalesce", {&coalesce, false}},
     {"_spdiags", {&spdiags, false}},
