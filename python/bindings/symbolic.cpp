@@ -11,6 +11,45 @@
 
 namespace torchfake {
 
+// An object that a method was called on: never null, where a holder by itself would take None.
+template <typename Holder>
+struct Self {
+  Holder holder;
+
+  operator const Holder&() const {
+    return holder;
+  }
+  auto* operator->() const {
+    return &*holder;
+  }
+};
+
+}  // namespace torchfake
+
+namespace pybind11::detail {
+
+template <typename Holder>
+struct type_caster<torchfake::Self<Holder>> {
+  PYBIND11_TYPE_CASTER(torchfake::Self<Holder>, make_caster<Holder>::name);
+
+  bool load(handle source, bool convert) {
+    make_caster<Holder> inner;
+    if (source.is_none() || !inner.load(source, convert)) {
+      return false;
+    }
+    value.holder = cast_op<Holder&>(inner);
+    return true;
+  }
+
+  static handle cast(const torchfake::Self<Holder>& self, return_value_policy policy, handle parent) {
+    return make_caster<Holder>::cast(self.holder, policy, parent);
+  }
+};
+
+}  // namespace pybind11::detail
+
+namespace torchfake {
+
 namespace {
 
 namespace py = pybind11;
@@ -175,12 +214,13 @@ void bind_expression(py::module_& module) {
 template <typename Class>
 void bind_more_arithmetic(Class& node) {
   const auto to_int = [&](const char* name, Op op) {
-    node.def(name, [op](const NodePtr& self) { return self->to_int(op); });
+    node.def(name, [op](const Self<NodePtr>& self) { return self->to_int(op); });
   };
   to_int("trunc", Op::kTrunc);
   to_int("sym_int", Op::kTrunc);
   const auto bitwise = [&](const char* name, Op op) {
-    node.def(name, [op](const NodePtr& self, const c10::SymNode& other) { return self->bitwise(op, other); });
+    node.def(
+        name, [op](const Self<NodePtr>& self, const Self<c10::SymNode>& other) { return self->bitwise(op, other); });
   };
   bitwise("bitwise_and", Op::kBitAnd);
   bitwise("bitwise_or", Op::kBitOr);
@@ -190,21 +230,21 @@ void bind_more_arithmetic(Class& node) {
   for (auto function = static_cast<int>(FloatFunction::kSqrt); function <= static_cast<int>(FloatFunction::kLog2);
        ++function) {
     const auto which = static_cast<FloatFunction>(function);
-    node.def((std::string("sym_") + float_function_name(which)).c_str(), [which](const NodePtr& self) {
+    node.def((std::string("sym_") + float_function_name(which)).c_str(), [which](const Self<NodePtr>& self) {
       return self->float_function(which);
     });
   }
   node.def(
           "round",
-          [](const NodePtr& self, const std::optional<int64_t>& digits) {
+          [](const Self<NodePtr>& self, const std::optional<int64_t>& digits) {
             TORCH_CHECK_NOT_IMPLEMENTED(!digits, "round: of a symbolic number, to no digits alone");
             return self->to_int(Op::kRound);
           },
           py::arg("ndigits") = py::none())
-      .def("pos", [](const NodePtr& self) { return self; })
+      .def("pos", [](const Self<NodePtr>& self) { return self.holder; })
       .def(
           "abs",
-          [](const NodePtr& self) {
+          [](const Self<NodePtr>& self) {
             if (self->is_float()) {
               return self->float_function(FloatFunction::kAbs);
             }
@@ -212,40 +252,42 @@ void bind_more_arithmetic(Class& node) {
           })
       .def(
           "is_integer",
-          [](const NodePtr& self) {
+          [](const Self<NodePtr>& self) {
             ExprPool& pool = self->env()->pool();
             return self->wrap(self->is_int() ? pool.boolean(true) : pool.is_integer(self->raw_expr()));
           })
       .def(
           "sym_sum",
-          [](const NodePtr& self, const std::vector<c10::SymNode>& terms) {
+          [](const Self<NodePtr>& self, const std::vector<Self<c10::SymNode>>& terms) {
             return at_the_boundary([&] {
               c10::SmallVector<ExprPtr, 4> exprs;
-              for (const c10::SymNode& term : terms) {
+              for (const Self<c10::SymNode>& term : terms) {
                 exprs.push_back(self->unwrap(term));
               }
               return self->wrap(self->env()->pool().sum(exprs));
             });
           })
-      .def("sym_ite", [](const NodePtr& self, const c10::SymNode& then, const c10::SymNode& otherwise) {
-        return self->sym_ite(then, otherwise);
-      });
+      .def(
+          "sym_ite",
+          [](const Self<NodePtr>& self, const Self<c10::SymNode>& then, const Self<c10::SymNode>& otherwise) {
+            return self->sym_ite(then, otherwise);
+          });
 }
 
 void bind_node(py::module_& module) {
   py::class_<SymExprNode, c10::SymNodeImpl, NodePtr> node(module, "SymNode");
   bind_more_arithmetic(node);
-  const auto hint = [](const NodePtr& self) -> py::object {
+  const auto hint = [](const Self<NodePtr>& self) -> py::object {
     const std::optional<Value> value = self->hint();
     return value ? from_value(*value) : py::none();
   };
-  node.def_property_readonly("shape_env", [](const NodePtr& self) { return self->env(); })
-      .def_property_readonly("expr", [](const NodePtr& self) { return Expression{self->env(), self->expr()}; })
+  node.def_property_readonly("shape_env", [](const Self<NodePtr>& self) { return self->env(); })
+      .def_property_readonly("expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->expr()}; })
       .def_property_readonly("hint", hint)
       .def_property_readonly("_hint", hint)
       .def(
           "require_hint",
-          [hint](const NodePtr& self, const std::optional<int64_t>& fallback) -> py::object {
+          [hint](const Self<NodePtr>& self, const std::optional<int64_t>& fallback) -> py::object {
             const py::object value = hint(self);
             if (!value.is_none()) {
               return value;
@@ -256,31 +298,31 @@ void bind_node(py::module_& module) {
           py::arg("fallback") = py::none())
       .def_property_readonly(
           "constant",
-          [](const NodePtr& self) -> py::object {
+          [](const Self<NodePtr>& self) -> py::object {
             return self->expr()->is_constant() ? from_value(self->expr()->hint) : py::none();
           })
       .def_property_readonly(
           "pytype",
-          [](const NodePtr& self) -> py::object {
+          [](const Self<NodePtr>& self) -> py::object {
             return py::module_::import("builtins").attr(self->is_int() ? "int" : self->is_bool() ? "bool" : "float");
           })
-      .def("maybe_as_int", [](const NodePtr& self) { return self->maybe_as_int(); })
+      .def("maybe_as_int", [](const Self<NodePtr>& self) { return self->maybe_as_int(); })
       .def(
           "maybe_as_float",
-          [](const NodePtr& self) {
+          [](const Self<NodePtr>& self) {
             const ExprPtr expr = self->expr();
             return expr->op == Op::kFloat ? std::optional(expr->real) : std::nullopt;
           })
       .def(
           "maybe_as_bool",
-          [](const NodePtr& self) {
+          [](const Self<NodePtr>& self) {
             const ExprPtr expr = self->expr();
             return expr->op == Op::kBool ? std::optional(expr->number != 0) : std::nullopt;
           })
       .def(
           "statically_known_true",
-          [](const NodePtr& self, const char*, int64_t) { return self->statically_known_true("", 0); })
-      .def("__reduce__", [](const NodePtr& self) {
+          [](const Self<NodePtr>& self, const char*, int64_t) { return self->statically_known_true("", 0); })
+      .def("__reduce__", [](const Self<NodePtr>& self) {
         const py::module_ loader = py::module_::import("torchfake._symbolic");
         return py::make_tuple(
             loader.attr("load_node"),
@@ -315,12 +357,47 @@ std::vector<Guard> plain(const ShapeEnvPtr& env, const py::list& guards) {
   return result;
 }
 
+// How many arguments an operation takes; `given` where any number will do.
+size_t arity(Op op, size_t given) {
+  switch (op) {
+    case Op::kSum:
+    case Op::kProduct:
+    case Op::kMin:
+    case Op::kMax:
+    case Op::kAnd:
+    case Op::kOr:
+      return given;
+    case Op::kInt:
+    case Op::kBool:
+    case Op::kFloat:
+    case Op::kSymbol:
+    case Op::kFloatFunction:
+      return given + 1;  // not to be built this way
+    case Op::kFloor:
+    case Op::kCeil:
+    case Op::kTrunc:
+    case Op::kRound:
+    case Op::kToFloat:
+    case Op::kLe:
+    case Op::kEq:
+    case Op::kNe:
+    case Op::kIsInteger:
+    case Op::kNot:
+      return 1;
+    case Op::kIte:
+      return 3;
+    default:
+      return 2;
+  }
+}
+
 // What PyTorch's symbolic_shapes.py calls on a ShapeEnv.
 template <typename Class>
 void bind_interface_of_pytorch(Class& env) {
   env.def(
          "evaluate_sym_node",
-         [](const ShapeEnvPtr& self, const NodePtr& node, bool size_oblivious, py::object fallback) -> py::object {
+         [](const Self<ShapeEnvPtr>& self, const Self<NodePtr>& node, bool size_oblivious, py::object fallback)
+             -> py::object {
            return at_the_boundary([&]() -> py::object {
              if (node->is_int()) {
                return py::int_(self->guard_int(node->raw_expr()));
@@ -340,7 +417,7 @@ void bind_interface_of_pytorch(Class& env) {
          py::arg("fallback_value") = py::none())
       .def(
           "_maybe_evaluate_static",
-          [](const ShapeEnvPtr& self, py::object expr) -> py::object {
+          [](const Self<ShapeEnvPtr>& self, py::object expr) -> py::object {
             const ExprPtr asked = to_expression(self, expr);
             if (asked->type != ValueType::kBool) {
               const ExprPtr simple = self->simplify(asked);
@@ -356,24 +433,24 @@ void bind_interface_of_pytorch(Class& env) {
           py::arg("expr"))
       .def(
           "simplify",
-          [](const ShapeEnvPtr& self, py::object expr) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr) {
             return Expression{self, self->simplify(to_expression(self, expr))};
           })
       .def(
           "replace",
-          [](const ShapeEnvPtr& self, py::object expr) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr) {
             return Expression{self, self->simplify(to_expression(self, expr))};
           })
       .def(
           "guarding_hint_or_throw",
-          [](const ShapeEnvPtr& self, py::object expr) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr) {
             const ExprPtr simple = self->simplify(to_expression(self, expr));
             TORCH_CHECK_VALUE(simple->has_hint, "`", self->text(simple), "` has no hint");
             return from_value(simple->hint);
           })
       .def(
           "optimization_hint",
-          [](const ShapeEnvPtr& self, py::object expr, py::object fallback) -> py::object {
+          [](const Self<ShapeEnvPtr>& self, py::object expr, py::object fallback) -> py::object {
             const ExprPtr simple = self->simplify(to_expression(self, expr));
             TORCH_CHECK_VALUE(simple->has_hint || !fallback.is_none(), "`", self->text(simple), "` has no hint");
             return simple->has_hint ? from_value(simple->hint) : fallback;
@@ -382,7 +459,7 @@ void bind_interface_of_pytorch(Class& env) {
           py::arg("fallback") = py::none())
       .def(
           "_constrain_range",
-          [](const ShapeEnvPtr& self, py::object expr, py::object low, py::object high) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr, py::object low, py::object high) {
             const auto end = [](const py::object& value) {
               return py::isinstance<py::int_>(value) ? std::optional(value.cast<int64_t>()) : std::nullopt;
             };
@@ -390,7 +467,7 @@ void bind_interface_of_pytorch(Class& env) {
           })
       .def(
           "_constrain_range_for_size",
-          [](const ShapeEnvPtr& self, py::object expr, std::optional<int64_t> low, std::optional<int64_t> high) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr, std::optional<int64_t> low, std::optional<int64_t> high) {
             const ExprPtr size = to_expression(self, expr);
             self->mark_as_size(size);
             self->constrain_range(size, to_range(low.value_or(0), high));
@@ -398,7 +475,7 @@ void bind_interface_of_pytorch(Class& env) {
           py::arg("expr"),
           py::arg("min") = py::none(),
           py::arg("max") = py::none())
-      .def("is_unbacked_symint", [](const ShapeEnvPtr& self, py::object expr) {
+      .def("is_unbacked_symint", [](const Self<ShapeEnvPtr>& self, py::object expr) {
         const ExprPtr symbol = to_expression(self, expr);
         return symbol->op == Op::kSymbol && !symbol->has_hint;
       });
@@ -414,12 +491,12 @@ void bind_shape_env(py::module_& module) {
          py::kw_only(),
          py::arg("duck_shape") = true,
          py::arg("specialize_zero_one") = true)
-      .def_property_readonly("duck_shape", [](const ShapeEnvPtr& self) { return self->options().duck_shape; })
+      .def_property_readonly("duck_shape", [](const Self<ShapeEnvPtr>& self) { return self->options().duck_shape; })
       .def_property_readonly(
-          "specialize_zero_one", [](const ShapeEnvPtr& self) { return self->options().specialize_zero_one; })
+          "specialize_zero_one", [](const Self<ShapeEnvPtr>& self) { return self->options().specialize_zero_one; })
       .def(
           "create_symint",
-          [](const ShapeEnvPtr& self, int64_t hint, const std::string& name, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, int64_t hint, const std::string& name, const std::string& source) {
             return to_number(self, self->create_size(hint, name, source));
           },
           py::arg("hint"),
@@ -427,7 +504,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("source") = "")
       .def(
           "create_symfloat",
-          [](const ShapeEnvPtr& self, double hint, const std::string& name, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, double hint, const std::string& name, const std::string& source) {
             return to_number(self, self->create_symbol(Value::of(hint), name, source));
           },
           py::arg("hint"),
@@ -435,7 +512,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("source") = "")
       .def(
           "create_symbool",
-          [](const ShapeEnvPtr& self, bool hint, const std::string& name, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, bool hint, const std::string& name, const std::string& source) {
             return to_number(self, self->create_symbol(Value::of(hint), name, source));
           },
           py::arg("hint"),
@@ -443,42 +520,42 @@ void bind_shape_env(py::module_& module) {
           py::arg("source") = "")
       .def(
           "create_unbacked_symint",
-          [](const ShapeEnvPtr& self, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, const std::string& source) {
             return to_number(self, self->create_unbacked(ValueType::kInt, false, source));
           },
           py::arg("source") = "")
       .def(
           "create_unbacked_symfloat",
-          [](const ShapeEnvPtr& self, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, const std::string& source) {
             return to_number(self, self->create_unbacked(ValueType::kFloat, false, source));
           },
           py::arg("source") = "")
       .def(
           "create_unbacked_symbool",
-          [](const ShapeEnvPtr& self, const std::string& source) {
+          [](const Self<ShapeEnvPtr>& self, const std::string& source) {
             const ExprPtr symbol = self->create_unbacked(ValueType::kInt, false, source);
             self->constrain_range(symbol, {0, 1});
             return to_number(self, self->pool().eq(symbol, self->pool().integer(1)));
           },
           py::arg("source") = "")
-      .def_property_readonly("guards", [](const ShapeEnvPtr& self) { return readable(self, self->guards()); })
+      .def_property_readonly("guards", [](const Self<ShapeEnvPtr>& self) { return readable(self, self->guards()); })
       .def_property_readonly(
-          "runtime_assertions", [](const ShapeEnvPtr& self) { return readable(self, self->assertions()); })
-      .def("format_guards", [](const ShapeEnvPtr& self) { return self->format_guards(); })
+          "runtime_assertions", [](const Self<ShapeEnvPtr>& self) { return readable(self, self->assertions()); })
+      .def("format_guards", [](const Self<ShapeEnvPtr>& self) { return self->format_guards(); })
       .def(
           "guards_hold",
-          [](const ShapeEnvPtr& self, const py::dict& values) { return self->guards_hold(to_values(values)); },
+          [](const Self<ShapeEnvPtr>& self, const py::dict& values) { return self->guards_hold(to_values(values)); },
           py::arg("values"))
       .def(
           "evaluate",
-          [](const ShapeEnvPtr& self, py::object expr, const py::dict& values) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr, const py::dict& values) {
             return from_value(self->evaluate(self->simplify(to_expression(self, expr)), to_values(values)));
           },
           py::arg("expr"),
           py::arg("values"))
       .def(
           "bounds",
-          [](const ShapeEnvPtr& self, py::object expr) {
+          [](const Self<ShapeEnvPtr>& self, py::object expr) {
             const ExprPtr asked = to_expression(self, expr);
             TORCH_CHECK_TYPE(asked->type == ValueType::kInt, "bounds: of integers alone");
             const Range range = self->range(asked);
@@ -487,7 +564,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("expr"))
       .def(
           "constrain_range",
-          [](const ShapeEnvPtr& self,
+          [](const Self<ShapeEnvPtr>& self,
              py::object expr,
              const std::optional<int64_t>& low,
              const std::optional<int64_t>& high) {
@@ -498,7 +575,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("max") = py::none())
       .def_property_readonly(
           "symbols",
-          [](const ShapeEnvPtr& self) {
+          [](const Self<ShapeEnvPtr>& self) {
             py::dict result;
             const std::vector<SymbolInfo> symbols = self->symbols();
             for (size_t i = 0; i < symbols.size(); ++i) {
@@ -510,7 +587,7 @@ void bind_shape_env(py::module_& module) {
           })
       .def_property_readonly(
           "sources",
-          [](const ShapeEnvPtr& self) {
+          [](const Self<ShapeEnvPtr>& self) {
             py::dict result;
             for (const SymbolInfo& symbol : self->symbols()) {
               if (!symbol.is_internal) {
@@ -521,17 +598,19 @@ void bind_shape_env(py::module_& module) {
           })
       .def(
           "__getstate__",
-          [](const ShapeEnvPtr& self) { return py::module_::import("torchfake._symbolic").attr("state_of")(self); })
+          [](const Self<ShapeEnvPtr>& self) {
+            return py::module_::import("torchfake._symbolic").attr("state_of")(self);
+          })
       .def(
           "__reduce__",
-          [](const ShapeEnvPtr& self) {
+          [](const Self<ShapeEnvPtr>& self) {
             const py::module_ loader = py::module_::import("torchfake._symbolic");
             return py::make_tuple(loader.attr("load_env"), py::make_tuple(loader.attr("state_of")(self)));
           })
       // For pickling: (name, source, low, high, is_backed, is_size, type, hint) of each symbol.
       .def(
           "_symbol_rows",
-          [](const ShapeEnvPtr& self) {
+          [](const Self<ShapeEnvPtr>& self) {
             py::list rows;
             const std::vector<SymbolInfo> symbols = self->symbols();
             for (size_t i = 0; i < symbols.size(); ++i) {
@@ -555,7 +634,7 @@ void bind_shape_env(py::module_& module) {
           })
       .def(
           "_restore_symbols",
-          [](const ShapeEnvPtr& self, const py::list& rows) {
+          [](const Self<ShapeEnvPtr>& self, const py::list& rows) {
             std::vector<SymbolInfo> symbols;
             std::vector<std::optional<Value>> hints;
             for (const py::handle row : rows) {
@@ -573,13 +652,13 @@ void bind_shape_env(py::module_& module) {
           })
       .def(
           "_restore_facts",
-          [](const ShapeEnvPtr& self, const py::list& guards, const py::list& assertions) {
+          [](const Self<ShapeEnvPtr>& self, const py::list& guards, const py::list& assertions) {
             self->restore_facts(plain(self, guards), plain(self, assertions));
           })
       // Puts an expression together: for loading, and for tests.
       .def(
           "_build",
-          [](const ShapeEnvPtr& self, const std::string& op, const py::list& args, py::object number) {
+          [](const Self<ShapeEnvPtr>& self, const std::string& op, const py::list& args, py::object number) {
             std::vector<ExprPtr> exprs;
             for (const py::handle arg : args) {
               exprs.push_back(to_expression(self, arg));
@@ -606,7 +685,14 @@ void bind_shape_env(py::module_& module) {
                   const auto [constant, coefficients] = number.cast<std::pair<int64_t, std::vector<int64_t>>>();
                   shape.number = constant;
                   shape.coefficients.append(coefficients.begin(), coefficients.end());
+                  TORCH_CHECK_VALUE(exprs.size() == coefficients.size(), "_build: one coefficient for each argument");
+                  TORCH_CHECK_VALUE(
+                      shape.op == Op::kSum ||
+                          std::all_of(
+                              coefficients.begin(), coefficients.end(), [](int64_t p) { return p >= 0 && p <= 64; }),
+                      "_build: powers from 0 to 64");
                 }
+                TORCH_CHECK_VALUE(exprs.size() == arity(shape.op, exprs.size()), "_build: wrong number of arguments");
                 TORCH_CHECK_VALUE(!exprs.empty(), "_build: no arguments");
                 return Expression{self, pool.rebuild(shape, exprs)};
               }
@@ -616,7 +702,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("op"),
           py::arg("args"),
           py::arg("number") = py::none())
-      .def("_number", [](const ShapeEnvPtr& self, py::object expr) {
+      .def("_number", [](const Self<ShapeEnvPtr>& self, py::object expr) {
         return to_number(self, to_expression(self, expr));
       });
   bind_interface_of_pytorch(env);

@@ -53,9 +53,9 @@ TEST(Errors, ADeviceThatMayNotBeFakedIsNamed) {
   EXPECT_NE(message.find("cuda:1"), std::string::npos) << message;
 }
 
-TEST(Errors, SparseTensorsAreRefusedByType) {
+TEST(Errors, OtherLayoutsAreRefusedByType) {
   FakeMode mode(FakeModeOptions{.drawn_values = 0});
-  EXPECT_THROW(torch::empty({2, 2}, at::TensorOptions().layout(c10::kSparse)), UnsupportedFakeTensorException);
+  EXPECT_THROW(torch::empty({2, 2}, at::TensorOptions().layout(c10::kMkldnn)), UnsupportedFakeTensorException);
 }
 
 TEST(Errors, RaiseThrowsTheTypeOfTheKind) {

@@ -195,3 +195,18 @@ def test_an_environment_comes_back_from_pickle() -> None:
     assert again.sources["a"] == "x.size()[0]"
     assert again.symbols["b"] % 4 == 0 and len(again.guards) == len(env.guards)
     assert str(again.create_unbacked_symint()) == "u1"
+
+
+def test_bad_arguments_of_the_binding_raise() -> None:
+    env = ShapeEnv()
+    a = env.create_symint(4, "a")
+    assert isinstance(a, torch.SymInt)
+    for call in (
+        lambda: ShapeEnv.format_guards(None),  # type: ignore[arg-type]
+        lambda: a.node.sym_ite(None, None),
+        lambda: type(a.node).trunc(None),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(ValueError, match="number of arguments"):
+        env._build("floordiv", [a])

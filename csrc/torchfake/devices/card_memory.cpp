@@ -37,29 +37,29 @@ CardMemory::CardMemory(c10::DeviceType type, std::vector<int64_t> capacities, in
     : type_(type), capacities_(std::move(capacities)), context_(context) {}
 
 int64_t CardMemory::allocated(c10::DeviceIndex index) const {
-  return cards_[static_cast<size_t>(index)].allocated.load(std::memory_order_relaxed);
+  return card(index).allocated.load(std::memory_order_relaxed);
 }
 
 int64_t CardMemory::peak(c10::DeviceIndex index) const {
-  return cards_[static_cast<size_t>(index)].peak.load(std::memory_order_relaxed);
+  return card(index).peak.load(std::memory_order_relaxed);
 }
 
 int64_t CardMemory::allocations(c10::DeviceIndex index) const {
-  return cards_[static_cast<size_t>(index)].allocations.load(std::memory_order_relaxed);
+  return card(index).allocations.load(std::memory_order_relaxed);
 }
 
 int64_t CardMemory::live(c10::DeviceIndex index) const {
-  return cards_[static_cast<size_t>(index)].live.load(std::memory_order_relaxed);
+  return card(index).live.load(std::memory_order_relaxed);
 }
 
 void CardMemory::reset_peak(c10::DeviceIndex index) {
-  Card& card = cards_[static_cast<size_t>(index)];
+  Card& card = this->card(index);
   card.peak.store(card.allocated.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 void CardMemory::add(c10::Device device, int64_t nbytes, int64_t asked) {
-  const auto index = static_cast<size_t>(device.index());
-  Card& card = cards_[index];
+  const auto index = static_cast<size_t>(static_cast<uint8_t>(device.index()));
+  Card& card = this->card(device.index());
   const int64_t now = card.allocated.fetch_add(nbytes, std::memory_order_relaxed) + nbytes;
   if (index < capacities_.size() && now > capacities_[index] - context_ && nbytes > 0) {
     card.allocated.fetch_sub(nbytes, std::memory_order_relaxed);
@@ -97,7 +97,7 @@ void CardMemory::on_alloc(const Allocation& allocation) {
     return;
   }
   add(allocation.device, rounded(allocation.nbytes), static_cast<int64_t>(allocation.nbytes));
-  Card& card = cards_[static_cast<size_t>(allocation.device.index())];
+  Card& card = this->card(allocation.device.index());
   if (allocation.id == nullptr) {  // for the time of a kernel
     card.allocated.fetch_sub(rounded(allocation.nbytes), std::memory_order_relaxed);
     return;
@@ -111,7 +111,7 @@ void CardMemory::on_resize(const Allocation& allocation, size_t old_nbytes) {
     return;
   }
   add(allocation.device, rounded(allocation.nbytes) - rounded(old_nbytes), static_cast<int64_t>(allocation.nbytes));
-  Card& card = cards_[static_cast<size_t>(allocation.device.index())];
+  Card& card = this->card(allocation.device.index());
   const int64_t change = static_cast<int64_t>(allocation.nbytes > 0) - static_cast<int64_t>(old_nbytes > 0);
   card.live.fetch_add(change, std::memory_order_relaxed);
 }
@@ -120,7 +120,7 @@ void CardMemory::on_free(const void* /*id*/, c10::Device device, size_t nbytes) 
   if (device.type() != type_ || nbytes == 0) {
     return;
   }
-  Card& card = cards_[static_cast<size_t>(device.index())];
+  Card& card = this->card(device.index());
   card.allocated.fetch_sub(rounded(nbytes), std::memory_order_relaxed);
   card.live.fetch_sub(1, std::memory_order_relaxed);
 }

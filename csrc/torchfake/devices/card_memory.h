@@ -29,6 +29,8 @@ class CardMemory final : public StorageObserver {
   void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override;
 
  private:
+  static constexpr size_t kCards = 128;  // as many as an index can name
+
   struct Card {
     std::atomic<int64_t> allocated{0};
     std::atomic<int64_t> peak{0};
@@ -37,11 +39,13 @@ class CardMemory final : public StorageObserver {
   };
 
   void add(c10::Device device, int64_t nbytes, int64_t asked);
+  Card& card(c10::DeviceIndex index) { return cards_[static_cast<uint8_t>(index) % kCards]; }
+  const Card& card(c10::DeviceIndex index) const { return cards_[static_cast<uint8_t>(index) % kCards]; }
 
   const c10::DeviceType type_;
   const std::vector<int64_t> capacities_;
   const int64_t context_;
-  std::array<Card, 128> cards_;
+  std::array<Card, kCards> cards_;
 };
 
 }  // namespace torchfake

@@ -29,8 +29,13 @@ std::optional<c10::Device> claimed_by(const TensorArg& tensor) {
   return fake == nullptr ? std::nullopt : std::optional(fake->claimed_device());
 }
 
+c10::Device device_of(const TensorArg& fake) {
+  return claimed_by(fake).value_or(c10::Device(c10::kCPU));
+}
+
 bool is_scalar_of_cpu(const TensorArg& tensor) {
-  return tensor.impl->dim() == 0 && claimed_by(tensor)->is_cpu();
+  const std::optional<c10::Device> device = claimed_by(tensor);
+  return tensor.impl->dim() == 0 && device.has_value() && device->is_cpu();
 }
 
 [[noreturn]] void refuse_devices(const Call& call, const TensorArg& first, const TensorArg& second) {
@@ -39,9 +44,9 @@ bool is_scalar_of_cpu(const TensorArg& tensor) {
       call.op_name(),
       c10::str(
           "Expected all tensors to be on the same device, but found two different devices ",
-          *claimed_by(first),
+          device_of(first),
           ", ",
-          *claimed_by(second),
+          device_of(second),
           ": ",
           call.describe(first),
           " and ",
@@ -119,7 +124,7 @@ c10::Device common_device(const Call& call, const ModeState& mode) {
       refuse_devices(call, *common, tensor);
     }
   }
-  return common == nullptr ? c10::Device(c10::kCPU) : *claimed_by(*common);
+  return common == nullptr ? c10::Device(c10::kCPU) : device_of(*common);
 }
 
 at::Tensor wrap_sparse(const at::Tensor& sparse, c10::Device device, const ModePtr& mode) {
@@ -171,7 +176,8 @@ void composed_call(Call& call, c10::Device device, const ModePtr& mode) {
 }
 
 void layout_call(Call& call, const ModePtr& of_argument) {
-  const ModePtr mode = of_argument;  // the arguments may go
+  // A copy: the argument that holds the mode may be gone after the call.
+  const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   if (call.has_non_fake()) {
     admit_real_tensors(call, mode);
   }

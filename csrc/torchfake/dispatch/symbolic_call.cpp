@@ -209,7 +209,7 @@ class Numbers {
   }
 
  private:
-  int64_t number_of(const c10::SymInt& value) const {
+  int64_t required_hint(const c10::SymInt& value) const {
     const std::optional<int64_t> hint = hint_of(value);
     if (!hint) {
       raise_unbacked_symbol(
@@ -224,7 +224,7 @@ class Numbers {
       return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
     }
     if (value.isSymInt()) {
-      return number_of(value.toSymInt());
+      return required_hint(value.toSymInt());
     }
     if (value.isSymFloat() || value.isSymBool()) {
       SymExprNode* node =
@@ -272,11 +272,11 @@ class Numbers {
     std::vector<int64_t> sizes;
     std::vector<int64_t> strides;
     for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-      sizes.push_back(number_of(tensor.sym_size(dim)));
-      strides.push_back(number_of(tensor.sym_stride(dim)));
+      sizes.push_back(required_hint(tensor.sym_size(dim)));
+      strides.push_back(required_hint(tensor.sym_stride(dim)));
     }
-    const int64_t offset = number_of(tensor.sym_storage_offset());
-    const at::Tensor stand_in = make_fake(
+    const int64_t offset = required_hint(tensor.sym_storage_offset());
+    at::Tensor stand_in = make_fake(
         aliases_ ? c10::Storage(tensor.storage()) : storage_like(tensor.storage(), fake->claimed_device()),
         fake->key_set(),
         tensor.dtype(),
@@ -468,7 +468,8 @@ ShapeEnvPtr find_env(const Call& call) {
 }  // namespace
 
 void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
-  const ModePtr held = mode;  // the arguments may go
+  // A copy: the argument that holds the mode may be gone after the call.
+  const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
   const ShapeEnvPtr env = find_env(call);
   if (env == nullptr) {
     raise_dynamic_shapes(
