@@ -482,7 +482,16 @@ void bind_interface_of_pytorch(Class& env) {
 }
 
 void bind_shape_env(py::module_& module) {
-  py::class_<ShapeEnv, ShapeEnvPtr> env(module, "ShapeEnv", py::dynamic_attr());
+  py::class_<ShapeEnv, ShapeEnvPtr> env(
+      module,
+      "ShapeEnv",
+      py::dynamic_attr(),
+      "The symbols of one trace: their hints, what is known of them, and the guards that operators asked for.\n\n"
+      "Args:\n"
+      "    duck_shape: Whether equal sizes without a name are one symbol.\n"
+      "    specialize_zero_one: Whether sizes of 0 and 1 are numbers, and symbols neither.\n\n"
+      "Give it to a mode (`FakeTensorMode(shape_env=ShapeEnv())`), and make sizes symbolic with the mode's\n"
+      "`from_tensor(x, dynamic={0: \"batch\"})`.");
   env.def(
          py::init([](bool duck_shape, bool specialize_zero_one) {
            activate();  // PyTorch's functions for symbolic numbers are taught about these
@@ -638,7 +647,12 @@ void bind_shape_env(py::module_& module) {
             std::vector<SymbolInfo> symbols;
             std::vector<std::optional<Value>> hints;
             for (const py::handle row : rows) {
-              const auto tuple = row.cast<py::tuple>();
+              constexpr size_t kColumns = 8;  // as _symbol_rows gives them
+              TORCH_CHECK_TYPE(
+                  py::isinstance<py::tuple>(row) && py::len(row) == kColumns,
+                  "_restore_symbols: a row is a tuple of ",
+                  kColumns);
+              const auto tuple = py::reinterpret_borrow<py::tuple>(row);
               SymbolInfo info;
               info.name = tuple[0].cast<std::string>();
               info.source = tuple[1].cast<std::string>();

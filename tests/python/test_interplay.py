@@ -77,11 +77,6 @@ def trace(mode: Any) -> list[str]:
         return operators(make_fx(Layer())(torch.randn(2, 4)).graph)
 
 
-def trace_with_fakes_of_its_own(mode: Any) -> list[str]:
-    with mode():
-        return operators(make_fx(Layer(), tracing_mode="fake")(torch.randn(2, 4)).graph)
-
-
 def export_by_dynamo(mode: Any) -> list[str]:
     with mode():
         return operators(torch._dynamo.export(Layer(), aten_graph=True)(torch.randn(2, 4))[0].graph)
@@ -89,7 +84,7 @@ def export_by_dynamo(mode: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "use",
-    [export_strictly, export_outside, trace, trace_with_fakes_of_its_own, export_by_dynamo],
+    [export_strictly, export_outside, trace, export_by_dynamo],
     ids=lambda use: use.__name__,
 )
 def test_tracers_write_the_same_graph_as_for_pytorchs_fakes(use: Callable[[Any], list[str]]) -> None:

@@ -39,8 +39,12 @@ class CardMemory final : public StorageObserver {
   };
 
   void add(c10::Device device, int64_t nbytes, int64_t asked);
-  Card& card(c10::DeviceIndex index) { return cards_[static_cast<uint8_t>(index) % kCards]; }
-  const Card& card(c10::DeviceIndex index) const { return cards_[static_cast<uint8_t>(index) % kCards]; }
+  Card& card(c10::DeviceIndex index) {
+    return cards_[static_cast<uint8_t>(index) % kCards];
+  }
+  const Card& card(c10::DeviceIndex index) const {
+    return cards_[static_cast<uint8_t>(index) % kCards];
+  }
 
   const c10::DeviceType type_;
   const std::vector<int64_t> capacities_;

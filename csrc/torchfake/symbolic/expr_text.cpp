@@ -218,9 +218,16 @@ class Printer {
   }
 
   Printed call(const char* function, ExprPtr expr) const {
+    c10::SmallVector<std::string, 4> parts;
+    for (ExprPtr arg : expr->args) {
+      parts.push_back(print(arg, kLoosest));
+    }
+    if (expr->op == Op::kMin || expr->op == Op::kMax) {
+      std::sort(parts.begin(), parts.end());  // whichever was made first
+    }
     std::string text = std::string(function) + "(";
-    for (size_t i = 0; i < expr->args.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + print(expr->args[i], kLoosest);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      text += (i == 0 ? "" : ", ") + parts[i];
     }
     return {text + ")", kAtom};
   }
