@@ -38,6 +38,8 @@ FILES = {
     "test_custom_ops.py": "fake or opcheck or abstract or meta",
     "test_proxy_tensor.py": "FakeProxyTensor and not symbolic or fake_tensor_mode or allclose",
     "test_serialization.py": "skip_data or fake",
+    "test_sparse.py": "test_fake_ or zeros_like_fake",
+    "test_meta.py": "fake",
     "inductor/test_mem_estimation.py": "",
     "distributed/_tools/test_mem_tracker.py": "",
     "distributed/_tools/test_mod_tracker.py": "",
@@ -51,7 +53,12 @@ WHITE_BOX = re.compile(
     r"|fake_utils\.try_convert"
 )
 SYMBOLIC = re.compile(r"DynamicShapesError|ShapeEnv\(|shape_env|unbacked|SymInt|StatelessSymbolicContext|free_symbols")
-LAYOUT = re.compile(r"sparse|nested|quantiz", re.IGNORECASE)
+#: What a test of the CUDA ones says where there is no card to run it on.
+CARD = re.compile(
+    r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|libcuda|CUDA driver|_cuda_\w+ is not available"
+)
+#: The tests of test_fake_tensor.py that are skipped without CUDA, run with fakes that claim it.
+CLAIMED_CUDA = "test_fake_tensor.py, claimed CUDA"
 
 #: Tests that want an error, or less than what torchfake knows.
 BETTER = {
@@ -66,6 +73,13 @@ BETTER = {
     "test_fake_tensor_in_intlist_repro": "real values are known, so the operator answers",
     "test_skip_data_serialization_materialize_fake_False": "a fake can be pickled, where PyTorch's cannot",
     "test_serialization": "a fake's type is `torch.Tensor`, and it claims the device of the tensor",
+}
+
+#: Tests of what torchfake does otherwise on purpose.
+ON_PURPOSE = {
+    "test_allclose": "`make_fx` makes its own fakes here, which are PyTorch's and raise PyTorch's own class of error",
+    "test_fake_tensor_mode": "`torch._guards.detect_fake_mode` finds PyTorch's own modes alone: see below",
+    "test_shared_storages": "`constant` is a copy, so that a write to it does not change what is known of the fake",
 }
 
 
@@ -107,10 +121,12 @@ class Failure:
         """The kind of reason, and the reason."""
         if self.base_name in BETTER:
             return "better than asked", BETTER[self.base_name]
+        if self.base_name in ON_PURPOSE:
+            return "on purpose", ON_PURPOSE[self.base_name]
+        if CARD.search(self.traceback):
+            return "needs a card", (self.error.splitlines() or [""])[0][:120].replace("|", "\\|")
         if SYMBOLIC.search(self.traceback) or "shape_env=" in self.source:
             return "symbolic", "sizes are numbers"
-        if LAYOUT.search(self.base_name):
-            return "layout", "only strided tensors can be fake"
         body = self.source.splitlines()[1:]
         line = next((line.strip() for line in body if WHITE_BOX.search(line)), None)
         if line is not None:
@@ -131,30 +147,48 @@ def find_source(name: str, by_name: dict[str, str]) -> str:
     return by_name[max(matching, key=len)] if matching else ""
 
 
-def run(folder: Path, file: str, select: str, tests: Path) -> tuple[Counter[str], list[Failure]]:
-    """Runs one file; returns how many tests ended how, and those that failed."""
+def run(
+    folder: Path, file: str, select: str, tests: Path, *, claim_cuda: bool = False
+) -> tuple[Counter[str], list[Failure], set[str]]:
+    """Runs one file; returns how many tests ended how, those that failed, and the names of those that were skipped."""
     text = rename((tests / file).read_text())
+    if claim_cuda:
+        text = re.sub(r"^from .* import RUN_CUDA$", "RUN_CUDA = True", text, flags=re.MULTILINE)
     path = folder / Path(file).name
     path.write_text(text)
+    # The torchfake that this script imports, whatever else is installed: the tests run in another folder.
+    package = Path(torchfake.__file__).resolve()
+    (folder / "conftest.py").write_text(f"import torchfake\n\nassert torchfake.__file__ == {str(package)!r}\n")
     for data in (tests / file).parent.glob("*.json"):  # that tests read from beside them
         shutil.copy(data, folder)
     report = folder / "report.xml"
-    # The torchfake that this script imports, whatever else is installed: the tests run in another folder.
-    environment = {**os.environ, "PYTHONPATH": str(Path(torchfake.__file__).resolve().parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(package.parents[1])}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(path)]
     command += ["-k", select] if select else []
     subprocess.run(command, cwd=folder, check=False, stdout=subprocess.DEVNULL, env=environment)
     by_name = dict(sources(text))
     counts: Counter[str] = Counter()
     failures = []
+    skipped = set()
     for case in ET.parse(report).iter("testcase"):
         problem = next((child for child in case if child.tag in ("failure", "error")), None)
         if problem is not None:
             name = case.get("name", "")
             error = problem.get("message", "")
             failures.append(Failure(file, name, error, problem.text or "", find_source(name, by_name)))
+        if case.find("skipped") is not None:
+            skipped.add(f"{case.get('classname')}.{case.get('name')}")
         counts["failed" if problem is not None else "skipped" if case.find("skipped") is not None else "passed"] += 1
-    return counts, failures
+    return counts, failures, skipped
+
+
+def run_on_claimed_cuda(folder: Path, file: str, tests: Path, skipped: set[str]) -> tuple[Counter[str], list[Failure]]:
+    """The tests of a file that are skipped without CUDA, and not with it."""
+    _, failures, still_skipped = run(folder, file, "", tests, claim_cuda=True)
+    names = {name.rpartition(".")[2] for name in skipped - still_skipped}
+    failed = [failure for failure in failures if failure.name in names]
+    enabled = Counter({"failed": len(failed), "passed": len(skipped - still_skipped) - len(failed)})
+    return enabled, failed
 
 
 def render(results: dict[str, tuple[Counter[str], list[Failure]]]) -> str:
@@ -189,8 +223,13 @@ def main() -> None:
     parser.add_argument("tests", type=Path, help="the folder `test` of a checkout of PyTorch")
     parser.add_argument("files", nargs="*", default=list(FILES), help="which of the files to run (default: all)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = {file: run(Path(folder), file, FILES.get(file, ""), options.tests) for file in options.files}
+    results = {}
+    for file in options.files:
+        with tempfile.TemporaryDirectory() as folder:
+            counts, failures, skipped = run(Path(folder), file, FILES.get(file, ""), options.tests)
+            results[file] = counts, failures
+            if file == "test_fake_tensor.py":
+                results[CLAIMED_CUDA] = run_on_claimed_cuda(Path(folder), file, options.tests, skipped)
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
     PAGE.write_text(before + BEGIN + "\n" + render(results) + "\n" + END + rest.split(END)[1])

@@ -6,6 +6,7 @@
 #include <ATen/functorch/BatchedTensorImpl.h>
 
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/values/known_values.h>
 
@@ -56,11 +57,7 @@ bool is_fake(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return false;
   }
-  if (as_fake(tensor) != nullptr) {
-    return true;
-  }
-  const at::Tensor inner = unwrap(tensor);
-  return inner.defined() && as_fake(inner) != nullptr;
+  return is_any_fake(tensor) || is_any_fake(unwrap(tensor));
 }
 
 at::Tensor meta_like(const at::Tensor& fake) {
@@ -96,6 +93,10 @@ at::Tensor constant(const std::function<at::Tensor()>& make) {
 }
 
 c10::Device fake_device(const at::Tensor& fake) {
+  const at::Tensor inner = unwrap(fake);
+  if (const LayoutFake* sparse = inner.defined() ? as_layout_fake(inner) : nullptr) {
+    return sparse->claimed_device();
+  }
   return require_fake(fake, "fake_device").claimed_device();
 }
 

@@ -96,6 +96,20 @@ void bind_devices(pybind11::module_& module) {
       },
       pybind11::arg("type"),
       pybind11::arg("index"));
+  // Makes a device current that was before, whether the mode has it or not.
+  module.def(
+      "restore_device",
+      [](const std::string& type, int index) {
+        const c10::DeviceType device_type = type_named(type);
+        TORCH_CHECK_VALUE(
+            index >= 0 && index < std::numeric_limits<c10::DeviceIndex>::max(),
+            "restore_device: expected an index from 0 to 126, got ",
+            index);
+        c10::impl::getDeviceGuardImpl(device_type)
+            ->setDevice(c10::Device(device_type, static_cast<c10::DeviceIndex>(index)));
+      },
+      pybind11::arg("type"),
+      pybind11::arg("index"));
 }
 
 }  // namespace torchfake

@@ -4,6 +4,8 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/core/layout_fake.h>
+#include <torchfake/devices/card_memory.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/rules/decompositions.h>
 
@@ -75,10 +77,10 @@ std::optional<c10::DeviceType> device_type(const std::optional<std::string>& nam
   }
 }
 
-const FakeTensorImpl& require_fake(const at::Tensor& tensor) {
-  const FakeTensorImpl* impl = as_fake(tensor);
-  TORCH_CHECK_VALUE(impl != nullptr, "expected a fake tensor");
-  return *impl;
+ModePtr require_mode(const at::Tensor& tensor) {
+  ModePtr mode = mode_of_any(tensor);
+  TORCH_CHECK_VALUE(mode, "expected a fake tensor");
+  return mode;
 }
 
 void bind_state(py::module_& module) {
@@ -89,15 +91,24 @@ void bind_state(py::module_& module) {
   py::class_<ModeState, ModePtr> state(module, "ModeState");
   state
       .def(
-          py::init([](int64_t known_values, bool exclusive) {
+          py::init([](int64_t known_values,
+                      bool exclusive,
+                      std::shared_ptr<CardMemory> memory,
+                      const std::optional<py::function>& stand_ins) {
             FakeModeOptions options;
             options.known_values = known_values;
             options.exclusive = exclusive;
+            options.drawn_values = exclusive ? 0 : options.drawn_values.get();
+            options.storage_observer = std::move(memory);
+            options.stand_ins = stand_ins ? python_stand_ins(*stand_ins) : nullptr;
             return c10::make_intrusive<ModeState>(std::move(options));
           }),
           py::kw_only(),
           py::arg("known_values"),
-          py::arg("exclusive") = false)
+          py::arg("exclusive") = false,
+          py::arg("memory") = nullptr,
+          py::arg("stand_ins") = py::none())
+      .def_property_readonly("has_stand_ins", [](const ModeState& mode) { return mode.options.stand_ins != nullptr; })
       .def_property_readonly("address", [](const ModeState& mode) { return reinterpret_cast<uintptr_t>(&mode); })
       .def_property_readonly("exclusive", [](const ModeState& mode) { return mode.options.exclusive; })
       .def_property(
@@ -126,6 +137,9 @@ void bind_state(py::module_& module) {
   bind_option(state, "distinct_tensors_differ", &FakeModeOptions::distinct_tensors_differ);
   bind_option(state, "selects_all", &FakeModeOptions::selects_all);
   bind_option(state, "allow_meta", &FakeModeOptions::allow_meta);
+  bind_option(state, "drawn_values", &FakeModeOptions::drawn_values);
+  bind_option(state, "assumes_valid", &FakeModeOptions::assumes_valid);
+  bind_option(state, "cards", &FakeModeOptions::cards);
 }
 
 }  // namespace
@@ -160,7 +174,7 @@ void bind_mode(py::module_& module) {
   module.def("in_kernel", &InKernel::active);
   module.def("in_fake_mode", &in_fake_mode);
   module.def("current_mode", [] { return current_mode(); });
-  module.def("mode_of", [](const at::Tensor& fake) { return require_fake(fake).mode(); }, py::arg("fake"));
+  module.def("mode_of", &require_mode, py::arg("fake"));
   module.def("real_tensors_override", &real_tensors_override);
   module.def("set_real_tensors_override", &set_real_tensors_override, py::arg("what"));
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/convert/converter.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/rules/cudnn_recurrent.h>
@@ -20,7 +21,7 @@ namespace {
 
 // Whether the tensor is a fake itself, not a wrapper around one.
 bool is_plain_fake(const at::Tensor& tensor) {
-  return tensor.defined() && as_fake(tensor) != nullptr;
+  return is_any_fake(tensor);
 }
 
 // Whether the values of a fake are known, whatever their number.
@@ -66,7 +67,8 @@ void check_weights(const std::vector<at::Tensor>& weights, int64_t mode, int64_t
   TORCH_CHECK_VALUE(!weights.empty(), "flatten_weights: expected weights, got none");
   int64_t numel = 0;
   for (const at::Tensor& weight : weights) {
-    TORCH_CHECK_VALUE(is_plain_fake(weight), "flatten_weights: expected fake tensors, got a real one");
+    TORCH_CHECK_VALUE(
+        weight.defined() && as_fake(weight) != nullptr, "flatten_weights: expected fake tensors, got a real one");
     TORCH_CHECK_VALUE(
         (weight.dim() == 1 || weight.dim() == 2) && weight.dtype() == weights[0].dtype() &&
             weight.device() == weights[0].device(),
@@ -169,7 +171,7 @@ void bind_tensors(pybind11::module_& module) {
       "lift_constant",
       torch::wrap_pybind_function([](const at::Tensor& real, const ModePtr& mode) {
         return at_the_boundary([&] {
-          if (as_fake(real) != nullptr) {
+          if (!real.defined() || is_any_fake(real)) {
             return from_tensor(real, mode);  // itself, or the fake of a fake of another mode
           }
           at::Tensor fake = lift(real, mode, /*copy=*/true);

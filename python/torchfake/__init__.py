@@ -28,6 +28,7 @@ except ImportError as error:
         "built against. Rebuild it for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
 from torchfake import _serialization, _tracing
+from torchfake._C import ShapeEnv
 from torchfake._replacements import uninstall
 from torchfake.cache import (
     CacheInfo,
@@ -54,6 +55,8 @@ from torchfake.errors import (
     MixedModesError,
     ModeActiveError,
     RealTensorError,
+    StandInLimitError,
+    UnbackedSymbolError,
     UnknownValuesError,
     UnsupportedFakeTensorException,
     UnsupportedMutationAliasingException,
@@ -121,9 +124,12 @@ __all__ = [
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "ShapeEnv",
     "SingletonConstant",
+    "StandInLimitError",
     "SymNumberMemoDescriptor",
     "TensorMetadata",
+    "UnbackedSymbolError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",

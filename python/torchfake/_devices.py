@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from torchfake import _C
+from torchfake.modes import current_mode, fake_mode
 
 # ---- Devices, generators, streams ------------------------------------------------------------------------------------
 #
@@ -56,34 +60,138 @@ def _initial_seed() -> int:
     return _default_generator().initial_seed()
 
 
-def _get_device_capability(device: Any = None) -> tuple[int, int]:
-    """A claimed GPU is an H200 (docs/decisions/0009)."""
-    return (9, 0)
+def _bases(of_cuda: type, generic: type) -> tuple[type, ...]:
+    """The bases of a stream or event: both kinds, unless PyTorch was built with CUDA and one is the other's base."""
+    return (generic,) if issubclass(of_cuda, generic) else (generic, of_cuda)
+
+
+class _OfCard:
+    """What `torch.cuda.Stream` and `torch.cuda.Event` have besides the generic class."""
+
+    cuda_stream = 0
+    cuda_event = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything is done by `__new__`; the method of PyTorch's dummy class raises."""
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__.removeprefix("Card")
+        return f"<torch.cuda.{kind} device={getattr(self, 'device', 'cuda')} {kind.lower()}=0x0>"
+
+
+CardStream = type(
+    "CardStream",
+    (_OfCard, *_bases(torch.cuda.Stream, torch.Stream)),
+    {
+        "__doc__": "A stream of a claimed card, which is a `torch.cuda.Stream` too.",
+        "__new__": torch.Stream.__new__,
+        "priority_range": staticmethod(lambda: (0, -5)),
+        "number": 0,  # of the default stream; others have one of their own
+        "__eq__": lambda self, other: (
+            isinstance(other, torch.Stream)
+            and self.device == other.device
+            and self.number == getattr(other, "number", 0)
+        ),
+        "__ne__": lambda self, other: not self.__eq__(other),
+        "__hash__": lambda self: hash((self.device, self.number)),
+    },
+)
+
+
+def _record(event: Any, stream: torch.Stream | None = None) -> None:
+    torch.Event.record(event, _current_stream() if stream is None else stream)
+    event._recorded_at = time.perf_counter()
+
+
+def _elapsed_time(event: Any, end_event: Any) -> float:
+    """The milliseconds between two records, on the clock of this machine: nothing runs on a claimed card."""
+    for each in (event, end_event):
+        if not each.enable_timing:
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not hasattr(each, "_recorded_at"):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+    mode = current_mode()
+    if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
+        mode.stand_ins.hear("elapsed_time", "the time of this machine")
+    return float((end_event._recorded_at - event._recorded_at) * 1000)
+
+
+CardEvent = type(
+    "CardEvent",
+    (_OfCard, *_bases(torch.cuda.Event, torch.Event)),
+    {
+        "__doc__": "An event of a claimed card, which is a `torch.cuda.Event` too.",
+        "__new__": torch.Event.__new__,
+        "record": _record,
+        "elapsed_time": _elapsed_time,
+        "wait": lambda self, stream=None: torch.Event.wait(self, _current_stream() if stream is None else stream),
+    },
+)
 
 
 def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.Stream:
     if by_id:
-        return torch.Stream(**by_id)
+        stream: torch.Stream = CardStream(**by_id)
+        return stream
     index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
-    return torch.Stream(device=torch.device("cuda", index), priority=priority)
+    made: Any = CardStream(device=torch.device("cuda", index), priority=priority)
+    made.number = next(_numbers)
+    stream = made
+    return stream
+
+
+_numbers = itertools.count(1)
 
 
 def _new_event(
     enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
 ) -> torch.Event:
-    return torch.Event(device="cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    event: Any = CardEvent(device="cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+    event.enable_timing = enable_timing
+    made: torch.Event = event
+    return made
+
+
+# The stream of each device that this thread has made current. Nothing waits: this is only told to who asks.
+_current = threading.local()
+
+
+def _index_of(device: Any) -> int:
+    if device is None:
+        return _current_device()
+    index: int = torch.cuda._utils._get_device_index(device, optional=True)
+    return index
 
 
 def _current_stream(device: Any = None) -> torch.Stream:
-    return _new_stream(device)
+    index = _index_of(device)
+    stream: torch.Stream | None = vars(_current).get(str(index))
+    return _default_stream(index) if stream is None else stream
+
+
+def _default_stream(device: Any = None) -> torch.Stream:
+    stream: torch.Stream = CardStream(device=torch.device("cuda", _index_of(device)))
+    return stream
 
 
 def _set_stream(stream: torch.Stream | None) -> None:
-    """Does nothing: each device has a single stream, which is always current."""
+    if stream is not None:
+        vars(_current)[str(stream.device.index)] = stream
 
 
-def _stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if stream is None else stream
+@contextlib.contextmanager
+def _stream(stream: torch.Stream | None) -> Iterator[None]:
+    if stream is None:
+        yield
+        return
+    index = stream.device.index
+    device, before = _exchange_device(index), _current_stream(index)
+    _set_stream(stream)
+    try:
+        yield
+    finally:
+        _set_stream(before)
+        _exchange_device(device)
 
 
 #: The functions used in the mode, by name in `torch.cuda`.
@@ -97,9 +205,8 @@ IN_THE_MODE: dict[str, Callable[..., Any]] = {
     "set_rng_state": _set_rng_state,
     "manual_seed": _manual_seed,
     "initial_seed": _initial_seed,
-    "get_device_capability": _get_device_capability,
     "current_stream": _current_stream,
-    "default_stream": _current_stream,
+    "default_stream": _default_stream,
     "set_stream": _set_stream,
     "stream": _stream,
 }
@@ -132,8 +239,8 @@ def amp_definitely_not_available(original: Callable[[], bool]) -> bool:
     return False
 
 
-def is_bf16_supported(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
-    return True  # a claimed GPU is an H200
+def _is_assumed(found: Tensor) -> bool:
+    return _C.is_plain_fake(found) and not _C.is_known(found) and _C.mode_of(found).assumes_valid
 
 
 def maybe_opt_step(
@@ -145,8 +252,8 @@ def maybe_opt_step(
     **kwargs: Any,
 ) -> float | None:
     # Whether a gradient overflowed is an unknown value. The step is taken, as in a successful run, so that memory plans
-    # include it.
-    if any(_C.is_fake(found) for found in optimizer_state["found_inf_per_device"].values()):
+    # include it. A mode that takes gradients for finite knows that none did, and a strict one refuses to say.
+    if any(map(_is_assumed, optimizer_state["found_inf_per_device"].values())):
         step: Callable[..., float | None] = optimizer.step
         return step(*args, **kwargs)
     return original(self, optimizer, optimizer_state, *args, **kwargs)

@@ -116,6 +116,8 @@ class _Place:
         """The stored value; `_MISSING` if a class inherits it."""
         if isinstance(self.owner, CellType):
             return self.owner.cell_contents
+        if self.key == "__class__":
+            return type(self.owner)
         return (self.owner if self.is_item else vars(self.owner)).get(self.key, _MISSING)
 
     def original(self) -> Any:

@@ -11,12 +11,16 @@ from typing import Any
 from torchfake import (
     _C,
     _devices,
+    _distributed,
     _loading,
+    _saving,
     _serialization,
     _storages,
+    _symbolic,
     _tensors,
     _tracing,
     _training,
+    _virtual_cards,
     interop,
 )
 from torchfake._C import When
@@ -280,6 +284,19 @@ _MODES = (
 
 _TRACING = (
     Patch(
+        "torch._dynamo:reset",
+        _training.real,
+        When.IN_MODE,
+        "Resets the graphs of a CUDA that is there, if there is one.",
+    ),
+    Patch(
+        "torch:compile",
+        _tracing.compile,
+        When.IN_MODE,
+        "The default backend generates code for a device that is not there: the captured graph runs eagerly instead.",
+        copies=False,
+    ),
+    Patch(
         "torch.fx.experimental.proxy_tensor:is_fake",
         _tracing.is_fake_to_tracers,
         When.FAKES_EXIST,
@@ -292,6 +309,18 @@ _TRACING = (
         When.FAKES_EXIST,
         "Since 2.14: tracers assume that a tensor with the Fake key is one of PyTorch's own fakes.",
         optional=True,
+    ),
+    Patch(
+        "torch._subclasses.meta_utils:_safe_copy",
+        _tracing.safe_copy,
+        When.FAKES_EXIST,
+        "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its data.",
+    ),
+    Patch(
+        "torch._subclasses.meta_utils:_safe_clone",
+        _tracing.safe_clone,
+        When.FAKES_EXIST,
+        "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its data.",
     ),
     Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Writes data, which a fake does not have."),
     Patch(
@@ -346,8 +375,54 @@ _DEVICES = (
         When.IN_MODE,
         "Mixed precision works on a claimed GPU.",
     ),
+    *(
+        Patch(f"torch.cuda:{name}", by, When.IN_MODE, "Reads the properties of the device.")
+        for name, by in (
+            ("is_bf16_supported", _virtual_cards.is_bf16_supported),
+            ("get_device_capability", _virtual_cards.get_device_capability),
+        )
+    ),
+    *(
+        Patch(
+            target,
+            _virtual_cards.on_cards(function),
+            When.IN_MODE,
+            "Answers for the cards of the mode; a `FakeTensorMode` has none, and the original answers.",
+            optional=True,
+        )
+        for target, function in _virtual_cards.ON_CARDS.items()
+    ),
     Patch(
-        "torch.cuda:is_bf16_supported", _devices.is_bf16_supported, When.IN_MODE, "Reads the properties of the device."
+        "torch.cuda.graphs:CUDAGraph.__new__",
+        _virtual_cards.new_graph,
+        When.IN_MODE,
+        "Has no base class in a PyTorch without CUDA.",
+    ),
+    Patch(
+        "torch:get_device_module",
+        _virtual_cards.get_device_module,
+        When.IN_MODE,
+        "Without an argument it returns the module of the accelerator, and caches it.",
+    ),
+    Patch(
+        "torch.backends.cudnn:m.set_flags",
+        _virtual_cards.set_flags,
+        When.IN_MODE,
+        "Reads a setting of cuDNN that a PyTorch without it does not have.",
+        optional=True,
+    ),
+    Patch(
+        "torch.cuda.graphs:graph.__enter__",
+        _virtual_cards.begin_capture,
+        When.IN_MODE,
+        "Empties the caches of allocators that are not there.",
+    ),
+    Put(
+        "torch.version:__class__",
+        _virtual_cards.versions,
+        When.IN_MODE,
+        "`torch.version.cuda` is that of the cards.",
+        condition_in_words="`cuda` is read while the thread is in a mode with cards",
     ),
     Patch(
         "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
@@ -475,11 +550,15 @@ _DATA = (
     *(
         Patch(
             f"torch.utils.data.dataloader:_BaseDataLoaderIter.{name}",
-            _training.real,
+            by,
             When.IN_MODE,
             "Draws the seed of the workers and runs the sampler. Samples are fetched elsewhere, in the mode.",
         )
-        for name in ("__init__", "_next_index", "_reset")
+        for name, by in (
+            ("__init__", _training.real_unless_drawn),
+            ("_next_index", _training.real),
+            ("_reset", _training.real),
+        )
     ),
     Patch(
         "torch.utils.data._utils.collate:default_collate_fn_map[torch.Tensor]",
@@ -499,6 +578,12 @@ _FILES = (
     ),
     Patch("safetensors:safe_open", _loading.safe_open, When.IN_MODE, "Returns fakes, from the header alone."),
     Patch("safetensors.torch:load", _loading.load_safetensors, When.IN_MODE, "Returns fakes, from the header alone."),
+    Patch(
+        "safetensors.torch:save_file",
+        _saving.save_file,
+        When.FAKES_EXIST,
+        "Writes data, which a fake does not have: a file of that size with a hole.",
+    ),
     Patch(
         "torch:Tensor._reduce_ex_internal",
         _serialization.reduce_ex,
@@ -526,6 +611,73 @@ _FILES = (
     ),
 )
 
+_DISTRIBUTED = (
+    *(
+        Patch(
+            f"torch.distributed.distributed_c10d:{name}",
+            by,
+            When.IN_MODE,
+            "One process stands for one rank of many: there is nobody to meet or to hear from.",
+            optional=True,
+        )
+        for name, by in _distributed.IN_A_GROUP.items()
+    ),
+    Patch(
+        "torch.multiprocessing.spawn:start_processes",
+        _distributed.start_processes,
+        When.IN_MODE,
+        "With stand-ins, one process stands for all that would be started.",
+        optional=True,
+    ),
+    Patch(
+        "torch.nn.parallel.distributed:DistributedDataParallel._pre_forward",
+        _distributed.pre_forward,
+        When.IN_MODE,
+        "Reads the reduced gradients from the future of the fake group, which holds nothing.",
+        optional=True,
+    ),
+    Patch(
+        "torch.distributed.utils:_verify_param_shape_across_processes",
+        _distributed.verify_shapes,
+        When.FAKES_EXIST,
+        "Compares shapes between ranks through the memory of a tensor.",
+        optional=True,
+    ),
+)
+
+_LIBRARIES = (
+    Patch(
+        "transformers.generation.utils:GenerationMixin._beam_search_has_unfinished_sequences",
+        _training.goes_on,
+        When.IN_MODE,
+        "Whether a beam may improve is an unknown value: with stand-ins, generation goes on to its limit.",
+        optional=True,
+    ),
+)
+
+_SYMBOLIC = (
+    Patch(
+        "torch:SymBool.__sym_ite__",
+        _symbolic.sym_ite,
+        When.ALWAYS,
+        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.symbolic_shapes:{name}",
+            by,
+            When.ALWAYS,
+            "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+            optional=True,
+        )
+        for name, by in (
+            ("guarding_hint_or_throw", _symbolic.guarding_hint_or_throw),
+            ("_advise_is_size", _symbolic.advise_is_size),
+            ("has_static_value", _symbolic.is_singleton),
+        )
+    ),
+)
+
 #: The rows by subject, as documented.
 SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Tensors": _TENSORS,
@@ -538,6 +690,9 @@ SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Modules, losses and optimizers": _MODULES,
     "Data loading": _DATA,
     "Files, copies and processes": _FILES,
+    "Process groups": _DISTRIBUTED,
+    "Other libraries": _LIBRARIES,
+    "Symbolic numbers": _SYMBOLIC,
 }
 
 TABLE: tuple[Patch, ...] = tuple(patch for section in SECTIONS.values() for patch in section)

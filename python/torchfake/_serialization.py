@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.meta_utils import is_sparse_any
 
 from torchfake import _C
 from torchfake._loading import INTEGERS, claimed_device
@@ -118,7 +119,7 @@ def _reduce_as_real(fake: Tensor) -> tuple[Any, ...]:
 
 
 def reduce_ex(original: Callable[..., tuple[Any, ...]], self: Tensor, protocol: int) -> tuple[Any, ...]:
-    if not _C.is_fake(self):
+    if not _C.is_fake(self) or is_sparse_any(self):  # by its indices and values, which are fakes
         return original(self, protocol)
     torch.utils.hooks.warn_if_has_hooks(self)
     saving = torch.serialization._serialization_tls
@@ -156,7 +157,8 @@ def deepcopy(original: Callable[..., Tensor], self: Tensor, memo: dict[Any, Any]
     if torch.overrides.has_torch_function_unary(self):
         return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)  # type: ignore[no-any-return]
     with torch.no_grad():
-        result = _copy_with_storage(self.detach().as_subclass(Tensor), memo)
+        plain = self.detach().as_subclass(Tensor)
+        result = plain.clone() if is_sparse_any(plain) else _copy_with_storage(plain, memo)
     if type(self) is not Tensor:
         result = result.as_subclass(type(self))
     memo[id(self)] = result.requires_grad_(self.requires_grad)

@@ -166,6 +166,9 @@ def comparing_addresses(original: Callable[..., Any], *args: Any, **kwargs: Any)
 def data_ptr(original: Callable[[UntypedStorage], int], self: UntypedStorage) -> int:
     if getattr(_comparing, "now", False):
         return self._cdata if self.nbytes() > 0 else 0
+    mode = _C.current_mode()
+    if mode is not None and not mode.exclusive and _claims(self):
+        return _C.address_of_storage(self)
     return original(self)
 
 

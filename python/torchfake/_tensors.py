@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, _tensor_str
+from torch._subclasses.meta_utils import is_sparse_any
 from torch.autograd import forward_ad
 
 from torchfake import _C
@@ -162,6 +163,8 @@ def _new(
 ) -> Tensor:
     if not args or all(isinstance(arg, int) for arg in args):
         return self.new_empty(args or (0,), device=device, **kwargs)
+    if self.is_sparse and isinstance(args[0], Tensor):  # indices, values and perhaps the size
+        return torch.sparse_coo_tensor(*args, dtype=self.dtype, device=device or self.device, **kwargs)
     (data,) = args
     if isinstance(data, torch.Size):
         return self.new_empty(data, device=device)
@@ -179,11 +182,25 @@ def _new(
 def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
     on_cpu = self.detach().cpu().clone()  # a copy is contiguous and has its own storage
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
-        raise no_data("tolist", UnknownValuesError)
+        values = _stand_in(self, "tolist()")
+        if values is None:
+            raise no_data("tolist", UnknownValuesError)
+        return values.tolist()
     return original(on_cpu)
 
 
+def _stand_in(fake: Tensor, name: str) -> Tensor | None:
+    """A real tensor of ones (False for truths) in the place of unknown values; None if the mode has no stand-ins."""
+    value: float | bool = False if fake.dtype == torch.bool else 1
+    if not _C.stands_in(fake, name, "False" if value is False else f"{value} for each value"):
+        return None
+    with no_fake_mode():
+        return torch.full(fake.shape, value, dtype=fake.dtype)
+
+
 def _data_ptr(original: Callable[[Tensor], int], self: Tensor) -> int:
+    if _C.is_plain_fake(self) and not _C.mode_of(self).exclusive:
+        return _C.address_of(self)
     try:
         return original(self)
     except DataAccessError:
@@ -202,7 +219,26 @@ def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
     try:
         return original(self, *args, **kwargs)
     except DataAccessError:  # names data_ptr(), which the program did not call
-        raise no_data("numpy") from None
+        values = _stand_in(self, "numpy()") if _C.is_plain_fake(self) and self.device.type == "cpu" else None
+        if values is None:
+            raise no_data("numpy") from None
+        with no_fake_mode():
+            return values.numpy(*args, **kwargs)
+
+
+def _pin_memory(original: Callable[..., Tensor], self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A copy that says it is pinned: there is no memory to pin, and the values stay known."""
+    if self.device.type != "cpu" or _C.mode_of(self).exclusive or not torch.cuda.is_available():
+        return original(self, *args, **kwargs)
+    if getattr(self.untyped_storage(), "_torchfake_is_pinned", False):
+        return self
+    pinned = self.clone()
+    pinned.untyped_storage()._torchfake_is_pinned = True  # type: ignore[attr-defined]
+    return pinned
+
+
+def _is_pinned(original: Callable[..., bool], self: Tensor, *args: Any, **kwargs: Any) -> bool:
+    return getattr(self.untyped_storage(), "_torchfake_is_pinned", False) or original(self, *args, **kwargs)
 
 
 def _dlpack(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -277,9 +313,11 @@ FOR_FAKES = {
     for name, function in (
         ("__dlpack__", _dlpack),
         ("data_ptr", _data_ptr),
+        ("is_pinned", _is_pinned),
         ("new", _new),
         ("new_tensor", _new_tensor),
         ("numpy", _numpy),
+        ("pin_memory", _pin_memory),
         ("tolist", _tolist),
         ("type", _type),
     )
@@ -300,6 +338,8 @@ def _describe(tensor: Tensor, contents: str) -> str:
     suffixes.append(f"size={tuple(tensor.shape)}")
     if tensor.dtype != torch.get_default_dtype():  # no value implies it, so int64 and bool are shown too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
+    if is_sparse_any(tensor):
+        suffixes += [f"nnz={tensor._nnz()}", f"layout={tensor.layout}"]
     suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)
     add_suffixes: Callable[..., str] = _tensor_str._add_suffixes
@@ -343,5 +383,5 @@ def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents:
 def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
     # A scalar is formatted as its value. If that is unknown and no format is given, its metadata is printed.
     if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
-        return repr(self)
+        return str(self.item()) if _C.mode_of(self).has_stand_ins else repr(self)
     return original(self, spec)

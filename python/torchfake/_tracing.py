@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, _ops
@@ -18,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torchfake import _C
 from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
 from torchfake.fake import find_fake, holds_fake
-from torchfake.modes import in_mode_of
+from torchfake.modes import current_mode, fake_mode, in_mode_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -47,6 +49,18 @@ def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> T
     It clones other tensors to the same alignment, for which it reads their address.
     """
     return x if holds_fake(x) else original(x, **options)
+
+
+def safe_copy(original: Callable[..., None], dst: Tensor, src: Tensor | None) -> None:
+    """What PyTorch's own converter does to keep the real value of what it converts: of a fake, the values if known."""
+    values = _C.known_values_of(src, copy=False) if isinstance(src, Tensor) and _C.is_plain_fake(src) else src
+    original(dst, values)
+
+
+def safe_clone(original: Callable[..., Tensor | None], src: Tensor) -> Tensor | None:
+    if not _C.is_plain_fake(src):
+        return original(src)
+    return _C.known_values_of(src, copy=True)
 
 
 def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
@@ -234,12 +248,17 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 class _Context:
-    """Raises where PyTorch's context would return a symbol for a data-dependent size."""
+    """Raises where PyTorch's context would return a symbol for a data-dependent size, unless stand-ins answer."""
 
     def __init__(self, op: str) -> None:
         self._op = op
 
-    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+        mode = current_mode()
+        if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
+            size = builtins.max(min, 1) if max is None else max
+            mode.stand_ins.hear(self._op, f"{size} elements")
+            return size
         raise DynamicOutputShapeException(
             f"{self._op}: the operator's fake implementation needs a size that depends on unknown values; keep this "
             "part out of the fake run.",
@@ -260,3 +279,27 @@ def set_ctx_getter(
 def has_fake_impl(op: str) -> bool:
     """Whether the operator has a registered fake implementation, which the engine then runs."""
     return simple_registry.singleton.find(op).fake_impl.kernel is not None
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
+
+_said: set[str] = set()
+
+
+def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`torch.compile` with its default backend runs what it captures eagerly, and says so once."""
+    mode = current_mode()
+    if mode is None or mode._state.exclusive or kwargs.get("backend", "inductor") != "inductor":
+        return original(*args, **kwargs)
+    if "inductor" not in _said:
+        _said.add("inductor")
+        warnings.warn(
+            "torch.compile: no code is generated for a claimed device; the captured graph runs eagerly. Inductor would "
+            "fuse operators, so its memory differs.",
+            stacklevel=3,
+        )
+    for name in ("mode", "options"):  # of the backend
+        kwargs.pop(name, None)
+    kwargs["backend"] = "eager"
+    kwargs["dynamic"] = False  # sizes are numbers in a mode: another batch size is captured anew
+    return original(*args, **kwargs)

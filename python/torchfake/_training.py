@@ -185,6 +185,16 @@ def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: An
         entered.leave()
 
 
+def goes_on(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Whether there is more to generate. Unknown, and with stand-ins in the mode, it is taken for true."""
+    more = original(*args, **kwargs)
+    if not isinstance(more, Tensor) or not _C.is_plain_fake(more) or _C.is_known(more):
+        return more
+    if not _C.stands_in(more, "generate()", "True, there is more to generate"):
+        return more
+    return torch.ones_like(more)
+
+
 # ---- Data loading ----------------------------------------------------------------------------------------------------
 #
 # In the mode, seeds and indices are drawn for real, and what a dataset returns is fake. Which samples form a batch is a
@@ -197,6 +207,13 @@ def real(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     with no_fake_mode():
         return original(*args, **kwargs)
+
+
+def real_unless_drawn(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs `original` in the mode if the seeds that it draws are known there: it also asks which cards there are."""
+    mode = _C.current_mode()
+    draws = mode is not None and mode.drawn_values > 0 and mode.known_values > 0
+    return original(*args, **kwargs) if draws else real(original, *args, **kwargs)
 
 
 def real_steps(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:

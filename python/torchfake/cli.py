@@ -1,4 +1,4 @@
-"""The command line: `torchfake inspect MODEL` and `torchfake trace MODEL`."""
+"""The command line: `torchfake run SCRIPT`, `torchfake inspect MODEL` and `torchfake trace MODEL`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torchfake
 from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
+from torchfake.run_program import Launch, Program, ProgramNotFoundError, run_program
 from torchfake.trace_model import Step, count_bytes, print_steps
 from torchfake.trace_model import trace as trace_model
 
@@ -124,6 +125,54 @@ def trace(
         typer.echo(json.dumps(report, indent=2))
     else:
         print_steps(steps, title=model)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The program and what it is passed.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module in place of a script.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="The card that there is: H200, A100-80GB, RTX-4090, ...")] = None,
+    gpus: Annotated[str | None, typer.Option(help="Several of them: 8xH100-80GB.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="The memory of each card: 24GiB.")] = None,
+    nnodes: Annotated[int, typer.Option(min=1, help="Number of machines, as torchrun has it.")] = 1,
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes on each; sets torchrun's environment.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="The rank that this process is.")] = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="An unknown value is an error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No report at the end.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
+) -> None:
+    """Run a Python program on GPUs that are not there, without memory or computation.
+
+    The program runs in this process, in a fake mode. At the end a report says, on standard error, how long it took,
+    what the cards held at most, and which unknown values were answered in its place. Exits as the program does.
+    """
+    given = list(arguments or [])
+    if module is None and not given:
+        raise typer.BadParameter("expected a script, or -m MODULE", param_hint="SCRIPT")
+    if gpu is not None and gpus is not None:
+        raise typer.BadParameter("pass --gpu or --gpus, not both", param_hint="--gpus")
+    program = Program(module, True, given) if module is not None else Program(given[0], False, given[1:])
+    launch = None
+    try:
+        if nproc_per_node is not None or nnodes > 1:
+            launch = Launch(nnodes, nproc_per_node or 1, rank)
+        mode = fake_mode(
+            gpus=gpus or gpu or (f"{launch.nproc_per_node}xH200" if launch else "H200"),
+            gpu_memory=gpu_memory,
+            unknown="error" if strict else "stand-in",
+            strict=strict,
+        )
+        code = run_program(program, mode, launch=launch, quiet=quiet, json_file=json_file)
+    except (ValueError, ProgramNotFoundError) as error:
+        typer.echo(f"torchfake run: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    raise typer.Exit(code)
 
 
 def _run(model: str, forward: Callable[[], list[Step]]) -> list[Step]:

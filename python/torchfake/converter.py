@@ -87,7 +87,7 @@ class FakeTensorConverter:
             )
         if t.layout is _MKLDNN:
             raise UnsupportedFakeTensorException(
-                "from_tensor: MKL-DNN tensors cannot be faked; only strided ones can. Convert it with to_dense()."
+                "from_tensor: MKL-DNN tensors cannot be faked; strided and sparse ones can. Convert it with to_dense()."
             )
         state = fake_mode._state
         if make_constant and is_plain(t):

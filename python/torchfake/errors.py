@@ -21,6 +21,8 @@ __all__ = [
     "MixedModesError",
     "ModeActiveError",
     "RealTensorError",
+    "StandInLimitError",
+    "UnbackedSymbolError",
     "UnknownValuesError",
     "UnsupportedFakeTensorException",
     "UnsupportedMutationAliasingException",
@@ -111,12 +113,20 @@ class ModeActiveError(FakeTensorError):
     """`torchfake.uninstall()` was called while a thread is in a mode."""
 
 
+class StandInLimitError(DataDependentOutputException):
+    """One line read unknown values 10,000 times in a row, in a mode that answers with stand-ins."""
+
+
 class UnsupportedMutationAliasingException(FakeTensorError):
     """An operator without a fake implementation writes to an argument, or returns a view, undeclared by its schema."""
 
 
 class DynamicShapesError(FakeTensorError, NotImplementedError):
-    """Symbolic sizes were requested, which are not supported yet."""
+    """A symbolic size was used where none is supported, or symbols of two `ShapeEnv`s were mixed."""
+
+
+class UnbackedSymbolError(DataDependentOutputException):
+    """A decision depends on a symbol without a hint: a size that only data can tell."""
 
 
 class DeviceNotFakedError(FakeTensorError):
@@ -136,6 +146,8 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
     MixedModesError,
     DeviceNotFakedError,
     UnsupportedMutationAliasingException,
+    DynamicShapesError,
+    UnbackedSymbolError,
 )
 
 

@@ -6,12 +6,14 @@ renamed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch._subclasses.meta_utils import is_sparse_any
@@ -26,6 +28,8 @@ from torchfake.modes import fake_mode as _fake_mode
 
 if TYPE_CHECKING:
     from torchfake.fake_tensor_mode import FakeTensorMode
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 __all__ = [
     "FakeTensor",
@@ -191,11 +195,16 @@ def meta_like(fake: Tensor) -> Tensor:
     return _C.meta_like(fake)
 
 
-def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTensor:
-    """A fake with the metadata of a real or meta tensor; a fake is returned unchanged.
+@overload
+def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTensor: ...
+@overload
+def to_fake(tensor: _Module, device: torch.device | str | None = None) -> _Module: ...
+def to_fake(tensor: Tensor | nn.Module, device: torch.device | str | None = None) -> Any:
+    """A fake with the metadata of a real or meta tensor; a fake is returned unchanged. Of a module, a copy with fakes.
 
     Tensors that share a storage become fakes that share one. The fake claims `device`, by default the tensor's own, or
-    the CPU for a meta tensor. A `Parameter` becomes a `Parameter`.
+    the CPU for a meta tensor. A `Parameter` becomes a `Parameter`. The copy of a module has a fake for each parameter
+    and buffer; the module itself stays real.
 
     Raises:
         UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
@@ -204,11 +213,24 @@ def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTen
     >>> from torchfake import to_fake
     >>> to_fake(torch.zeros(4, 2), device="cuda:1")
     tensor(..., device='cuda:1', size=(4, 2), fake=True)
+    >>> to_fake(torch.nn.Linear(2, 3)).bias
+    Parameter containing:
+    tensor(..., size=(3,), fake=True, requires_grad=True)
     """
+    if isinstance(tensor, nn.Module):
+        return _fake_module(tensor, device)
     fake = _C.to_fake(tensor, torch.device(device) if device is not None else None)
     if isinstance(tensor, torch.nn.Parameter) and not isinstance(fake, torch.nn.Parameter):
-        return cast(FakeTensor, torch.nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad))
+        return torch.nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad)
     return fake
+
+
+def _fake_module(module: nn.Module, device: torch.device | str | None) -> nn.Module:
+    fakes: dict[int, Any] = {}
+    for tensor in chain(module.parameters(), module.buffers()):
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = to_fake(tensor, device)
+    return copy.deepcopy(module, fakes)
 
 
 def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | None) -> Tensor | None:

@@ -69,7 +69,7 @@ class FakeTensorMode(Mode):
             are small; otherwise `UnsupportedOperatorException` is raised.
         allow_non_fake_inputs: Whether real tensors among the arguments are converted; otherwise `RealTensorError` is
             raised.
-        shape_env: Not supported yet: sizes are integers.
+        shape_env: A `torchfake.ShapeEnv`: `from_tensor` can make sizes symbolic. Without one, sizes are integers.
         static_shapes: True, or left out: sizes are integers.
         export: Stored as an attribute.
         allow_meta: Whether a fake may claim the meta device.
@@ -79,7 +79,7 @@ class FakeTensorMode(Mode):
         cache_enabled: Whether the shape cache is used; by default not with `propagate_real_tensors`.
 
     Raises:
-        DynamicShapesError: A `shape_env` was given, or `static_shapes=False`.
+        DynamicShapesError: The `shape_env` is PyTorch's own, or `static_shapes=False` without a `shape_env`.
 
     Options left out default to `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
 
@@ -109,14 +109,14 @@ class FakeTensorMode(Mode):
         propagate_real_tensors: bool | None = None,
         cache_enabled: bool | None = None,
     ) -> None:
-        if shape_env is not None:
+        if shape_env is not None and not isinstance(shape_env, _C.ShapeEnv):
             raise DynamicShapesError(
-                "FakeTensorMode: a shape_env was given, and symbolic sizes are not supported yet; leave it out to "
-                "trace with integer sizes."
+                f"FakeTensorMode: a shape_env of type {type(shape_env).__qualname__} is not supported yet; give a "
+                "torchfake.ShapeEnv, or leave it out to trace with integer sizes."
             )
-        if static_shapes is False:
+        if static_shapes is False and shape_env is None:
             raise DynamicShapesError(
-                "FakeTensorMode: static_shapes=False makes sizes symbolic, which is not supported yet; leave it out."
+                "FakeTensorMode: static_shapes=False makes sizes symbolic, which needs a shape_env."
             )
         if propagate_real_tensors is None:
             propagate_real_tensors = functorch_config.fake_tensor_propagate_real_tensors
@@ -129,18 +129,20 @@ class FakeTensorMode(Mode):
         state.allow_meta = functorch_config.fake_tensor_allow_meta if allow_meta is None else allow_meta
         state.propagate_real_tensors = propagate_real_tensors
         state.cache_enabled = cache_enabled
-        self._set_up(state, True, export)
+        if shape_env is not None:
+            _C.set_shape_env(state, shape_env)
+        self._set_up(state, shape_env is None if static_shapes is None else static_shapes, export)
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
-        mode._set_up(state, True, False)
+        mode._set_up(state, _C.shape_env_of(state) is None, False)
         return mode
 
     def _set_up(self, state: _C.ModeState, static_shapes: bool, export: bool) -> None:
         super().__init__(state)
-        self.shape_env = None
+        self.shape_env = _C.shape_env_of(state)
         self.static_shapes = static_shapes
         self.export = export
         self.fake_tensor_converter = FakeTensorConverter(copy_data=state.propagate_real_tensors, export=export)
@@ -237,18 +239,46 @@ class FakeTensorMode(Mode):
         source: object = None,
         symbolic_context: object = None,
         trace: bool = True,
+        dynamic: Sequence[int] | Mapping[int, str] = (),
     ) -> FakeTensor:
         """The fake of `tensor` in this mode: the same one every time, as long as it is referenced.
 
         It has the tensor's metadata, shares a storage where the tensor does, and has the same role in autograd: leaf or
         not, view of a base, `grad`. A `Parameter` becomes a `Parameter`, a wrapper subclass a wrapper around fakes.
 
+        Args:
+            dynamic: The dimensions whose sizes are symbols of the mode's `shape_env`, or a mapping from them to the
+                names of the symbols. Equal names are one symbol and need equal sizes. Other sizes are integers.
+
         Raises:
             UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
+            DynamicShapesError: `dynamic` was given, and the mode has no `shape_env`, or the tensor is a view or a
+                wrapper, or was converted before.
+            ValueError: One name for two sizes.
         """
-        return self.fake_tensor_converter.from_real_tensor(
+        known = _C.find_converted(tensor, self._state) if dynamic and not self.is_our_fake(tensor) else None
+        fake = self.fake_tensor_converter.from_real_tensor(
             self, tensor, source=source, symbolic_context=symbolic_context, trace=trace
         )
+        return self._with_dynamic(tensor, fake, dynamic, source, known is not None) if dynamic else fake
+
+    def _with_dynamic(
+        self, tensor: Tensor, fake: FakeTensor, dynamic: Sequence[int] | Mapping[int, str], source: object, known: bool
+    ) -> FakeTensor:
+        names = dict(dynamic) if isinstance(dynamic, Mapping) else dict.fromkeys(dynamic, "")
+        if self.shape_env is None:
+            raise DynamicShapesError(
+                "from_tensor: `dynamic` needs a mode with a shape_env: FakeTensorMode(shape_env=...)."
+            )
+        if fake is tensor or known:
+            raise DynamicShapesError(
+                "from_tensor: the tensor has been converted before, and the sizes of its fake cannot change; give "
+                "`dynamic` the first time."
+            )
+        if not _C.is_plain_fake(fake) or fake._is_view():
+            raise DynamicShapesError("from_tensor: the sizes of views and of wrappers cannot be symbolic.")
+        _C.make_symbolic(fake, self.shape_env, names, "" if source is None else str(source))
+        return fake
 
     def is_our_fake(self, tensor: object) -> bool:
         """Whether `tensor` is a fake of this mode."""

@@ -16,7 +16,9 @@ from torch import Tensor
 from typing_extensions import deprecated
 
 from torchfake import _C
+from torchfake._cards import Cards
 from torchfake.errors import MixedModesError
+from torchfake.stand_ins import StandInLog
 
 #: Logs every operator run inside a mode if its level is DEBUG when the mode is entered.
 trace_log = logging.getLogger("torchfake.trace")
@@ -24,11 +26,17 @@ trace_log = logging.getLogger("torchfake.trace")
 #: The default of `fake_mode(known_values_limit=...)`.
 KNOWN_VALUES_LIMIT = 16_384
 
+#: The default of `fake_mode(drawn_values_limit=...)`.
+DRAWN_VALUES_LIMIT = 64
+
 #: The options of a state that can be changed after it was created.
 _OPTIONS = (
     "allow_fallback_kernels",
     "allow_meta",
+    "assumes_valid",
     "cache_enabled",
+    "cards",
+    "drawn_values",
     "epoch",
     "fake_cuda",
     "known_from_factories",
@@ -76,13 +84,17 @@ class Mode:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new mode with the same options; fakes still belong to the original."""
-        state = _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
+        state = self._new_state()
         for option in _OPTIONS:
             setattr(state, option, getattr(self._state, option))
         copied = memo[id(self)] = type(self)._with_state(state)
         attributes = {name: value for name, value in vars(self).items() if name not in self._OWN}
         vars(copied).update(copy.deepcopy(attributes, memo))
         return copied
+
+    def _new_state(self) -> _C.ModeState:
+        """A state of the same kind, for a copy."""
+        return _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
 
     def _stack(self) -> list[tuple[_C.EnteredFakeMode, bool]]:
         if not hasattr(self._entered, "stack"):
@@ -103,7 +115,18 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         selects_all: Whether a mask of unknown values, or `nonzero` of them, is assumed to select every element instead
             of raising an error. This is the upper bound: a mixture of experts that routes by values then sends every
             token to every expert.
+        gpus: The cards that there are: `"H200"`, `"8xH100-80GB"` (the names are those of `torchfake run --gpu`). No
+            other index can be claimed then, and memory beyond a card's raises `torch.cuda.OutOfMemoryError`. By default
+            cards are H200s, as many as are claimed, and memory is counted and never refused.
+        gpu_memory: The memory of each card in place of its own: `"24GiB"`.
+        unknown: What becomes of reading an unknown value: `"error"` raises the typed error, `"stand-in"` answers in its
+            place (1.0, or False for a branch) and notes where, in `stand_ins`.
+        drawn_values_limit: The largest number of elements of a random result that is drawn, so that its values are
+            known. 0 draws nothing.
+        strict: Refuses the two assumptions of this mode as well: that the gradients a loss scaler looks at are finite,
+            and that values which are only validated are valid.
         known_values: Deprecated name of `known_values_limit`.
+        shape_env: The environment of symbolic sizes; see `torchfake.ShapeEnv`.
 
     >>> import torch
     >>> from torchfake import fake_mode
@@ -127,22 +150,94 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         fake_cuda: bool = True,
         known_values_limit: int = KNOWN_VALUES_LIMIT,
         selects_all: bool = False,
+        gpus: str | None = None,
+        gpu_memory: str | int | None = None,
+        unknown: str = "error",
+        drawn_values_limit: int = DRAWN_VALUES_LIMIT,
+        strict: bool = False,
         known_values: int | None = None,
+        shape_env: _C.ShapeEnv | None = None,
     ) -> None:
         if known_values is not None:
             warnings.warn("fake_mode: known_values is now called known_values_limit", DeprecationWarning, stacklevel=2)
             known_values_limit = known_values
         if known_values_limit < 0:
             raise ValueError(f"fake_mode: known_values_limit must be 0 or more, got {known_values_limit}")
-        super().__init__(_C.ModeState(known_values=known_values_limit))
+        if drawn_values_limit < 0:
+            raise ValueError(f"fake_mode: drawn_values_limit must be 0 or more, got {drawn_values_limit}")
+        if unknown not in ("error", "stand-in"):
+            raise ValueError(f"fake_mode: unknown must be 'error' or 'stand-in', got {unknown!r}")
+        if not fake_cuda and (gpus is not None or gpu_memory is not None):
+            raise ValueError("fake_mode: gpus and gpu_memory describe claimed cards, and fake_cuda=False claims none")
+        self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda)
+        self.stand_ins = StandInLog()
+        super().__init__(
+            _C.ModeState(
+                known_values=known_values_limit,
+                memory=self.cards.memory,
+                stand_ins=self.stand_ins.hear if unknown == "stand-in" else None,
+            )
+        )
         self._state.fake_cuda = fake_cuda
         self._state.selects_all = selects_all
+        self._state.drawn_values = drawn_values_limit
+        self._state.assumes_valid = not strict
+        self._state.cards = len(self.cards) if self.cards.are_limited else 0
+        if shape_env is not None:
+            _C.set_shape_env(self._state, shape_env)
+
+    @property
+    def shape_env(self) -> _C.ShapeEnv | None:
+        """The environment of symbolic sizes, or None."""
+        return _C.shape_env_of(self._state)
+
+    # The current card of the thread belongs to the machine that the cards describe.
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self.cards.are_limited and len(self.cards) > 0:
+            before = _C.exchange_device("cuda", None)
+            self._current_cards().append(before)
+            _C.exchange_device("cuda", before if before < len(self.cards) else 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.cards.are_limited and len(self.cards) > 0:
+            _C.restore_device("cuda", self._current_cards().pop())
+        super().__exit__(kind, error, traceback)
+
+    def _current_cards(self) -> list[int]:
+        """The cards that were current when this thread entered the mode."""
+        if not hasattr(self._entered, "cards"):
+            self._entered.cards = []
+        current: list[int] = self._entered.cards
+        return current
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
+        mode.cards = Cards.of(None, None, faked=state.fake_cuda)
+        mode.stand_ins = StandInLog()
         Mode.__init__(mode, state)
         return mode
+
+    def _new_state(self) -> _C.ModeState:
+        # The copy claims the same cards, and tells the same log.
+        return _C.ModeState(
+            known_values=self._state.known_values,
+            memory=self.cards.memory,
+            stand_ins=self.stand_ins.hear if self._state.has_stand_ins else None,
+        )
+
+    #: The cards that the mode claims, as `torch.cuda` describes them in it.
+    cards: Cards
+    #: What was answered in the place of unknown values, and where.
+    stand_ins: StandInLog
 
     @property
     def fake_cuda(self) -> bool:

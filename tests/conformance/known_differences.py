@@ -56,26 +56,12 @@ class Difference:
 
 
 #: Reasons that hold in several suites.
-_SPARSE = "sparse tensors cannot be faked, and are refused by name"
 _PHASE = "whether a complex loss depends on the phase of singular vectors is seen in its values alone"
 _EMPTY_GRADIENT = (
     "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one"
 )
 
 KNOWN: tuple[Difference, ...] = (
-    Difference(
-        _SPARSE,
-        suite="operators",
-        subjects={"sparse.mm.reduce": 432, "sparse.sampled_addmm": 154, "to_sparse": 110},
-        detail="UnsupportedFakeTensorException",
-    ),
-    Difference(
-        _SPARSE,
-        suite="cuda",
-        subjects={"sparse.mm.reduce": 32, "to_sparse": 8},
-        detail="UnsupportedFakeTensorException",
-    ),
-    Difference(_SPARSE, suite="optimizers", subjects={"SparseAdam": 10}, detail="UnsupportedFakeTensorException"),
     Difference(
         _PHASE,
         suite="operators",
@@ -149,7 +135,6 @@ KNOWN: tuple[Difference, ...] = (
         variant="complex64 * inference",
         detail="conj real False fake True",
     ),
-    Difference(_SPARSE, suite="cuda calls", subjects={"to_sparse": 110}, detail="UnsupportedFakeTensorException"),
     Difference(
         _PHASE,
         suite="cuda calls",

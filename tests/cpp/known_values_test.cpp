@@ -14,7 +14,7 @@ bool is_known(const at::Tensor& tensor) {
 }  // namespace
 
 TEST(KnownValues, ConstantsAnswerItem) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   EXPECT_EQ(torch::full({1}, 7).item<int64_t>(), 7);
   EXPECT_EQ(torch::ones({2, 3}).sum().item<float>(), 6);
   EXPECT_EQ(torch::arange(10).max().item<int64_t>(), 9);
@@ -23,7 +23,7 @@ TEST(KnownValues, ConstantsAnswerItem) {
 }
 
 TEST(KnownValues, AnswerOnAClaimedDeviceToo) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::arange(10, on(kCuda1)) * 2;
   EXPECT_EQ(x.device(), kCuda1);
   EXPECT_EQ(x.sum().item<int64_t>(), 90);
@@ -31,14 +31,14 @@ TEST(KnownValues, AnswerOnAClaimedDeviceToo) {
 }
 
 TEST(KnownValues, AViewKnowsItsPartOfTheBase) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::arange(12).view({3, 4});
   EXPECT_EQ(x.t()[1].sum().item<int64_t>(), 1 + 5 + 9);
   EXPECT_EQ(x.select(0, 2).slice(0, 1, 3).sum().item<int64_t>(), 9 + 10);
 }
 
 TEST(KnownValues, AWriteToAViewIsSeenByTheBase) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::ones({2, 4}, on(kCuda0));
   x.slice(1, 0, 2).zero_();
   EXPECT_EQ(x.sum().item<float>(), 4);
@@ -48,7 +48,7 @@ TEST(KnownValues, AWriteToAViewIsSeenByTheBase) {
 }
 
 TEST(KnownValues, CopyTakesThemAlong) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   at::Tensor x = torch::empty({3}, on(kCuda0));
   EXPECT_FALSE(is_known(x));
   x.copy_(torch::arange(3));
@@ -56,7 +56,7 @@ TEST(KnownValues, CopyTakesThemAlong) {
 }
 
 TEST(KnownValues, RandomAndUninitialisedDataIsNeverKnown) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   EXPECT_FALSE(is_known(torch::rand({2})));
   EXPECT_FALSE(is_known(torch::empty({2})));
   EXPECT_FALSE(is_known(torch::randperm(4)));
@@ -65,7 +65,7 @@ TEST(KnownValues, RandomAndUninitialisedDataIsNeverKnown) {
 }
 
 TEST(KnownValues, AWriteOfSomethingUnknownEndsThemForAllViews) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::ones({4});
   const at::Tensor part = x.slice(0, 0, 2);
   EXPECT_TRUE(is_known(part));
@@ -75,7 +75,7 @@ TEST(KnownValues, AWriteOfSomethingUnknownEndsThemForAllViews) {
 }
 
 TEST(KnownValues, ARandomFillEndsThemAndAConstantFillBringsThemBack) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   at::Tensor x = torch::ones({4});
   x.uniform_();
   EXPECT_FALSE(is_known(x));
@@ -84,7 +84,7 @@ TEST(KnownValues, ARandomFillEndsThemAndAConstantFillBringsThemBack) {
 }
 
 TEST(KnownValues, GiveTheShapeOfNonzeroAndOfAMaskedSelection) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor mask = torch::arange(10, on(kCuda0)).remainder(3).eq(0);
   const at::Tensor where = mask.nonzero();
   EXPECT_EQ(where.sizes(), at::IntArrayRef({4, 1}));
@@ -94,7 +94,7 @@ TEST(KnownValues, GiveTheShapeOfNonzeroAndOfAMaskedSelection) {
 }
 
 TEST(KnownValues, WithoutThemADynamicShapeIsATypedError) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::rand({10}, on(kCuda0));
   const std::string message = message_of<DynamicOutputShapeException>([&] { x.nonzero(); });
   EXPECT_EQ(message.rfind("aten::nonzero", 0), 0) << message;
@@ -102,7 +102,7 @@ TEST(KnownValues, WithoutThemADynamicShapeIsATypedError) {
 }
 
 TEST(KnownValues, WithoutThemAValueIsATypedError) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const std::string message = message_of<DataDependentOutputException>([&] { torch::rand({1}).item<float>(); });
   EXPECT_EQ(message.rfind("aten::_local_scalar_dense", 0), 0) << message;
 }
@@ -141,14 +141,14 @@ TEST(KnownValues, AreNotKeptWithALimitOfZero) {
 }
 
 TEST(KnownValues, FollowTypePromotionAndScalars) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::arange(3) + 0.5;
   EXPECT_EQ(x.scalar_type(), at::kFloat);
   EXPECT_FLOAT_EQ(x.sum().item<float>(), 4.5);
 }
 
 TEST(KnownValues, EndWhenTheStorageIsResized) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   at::Tensor x = torch::ones({4});
   x.resize_({16});
   EXPECT_FALSE(is_known(x));
@@ -165,7 +165,7 @@ TEST(RealValues, TravelAlongOnADeviceThatHasKernelsOfItsOwn) {
 }
 
 TEST(RealValues, AreNoneOfAFakeModesOwn) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::randn({1, 2, 4, 8}, on(kCuda1));
   EXPECT_FALSE(is_known(at::scaled_dot_product_attention(x, x, torch::ones_like(x))));
 }

@@ -134,7 +134,7 @@ class Models : public ::testing::TestWithParam<c10::Device> {
     return GetParam();
   }
   // No kernel may run for real, not on zeros either. Attention asks whether its inputs are equal.
-  FakeMode mode_{FakeModeOptions{.distinct_tensors_differ = true, .allow_fallback_kernels = false}};
+  FakeMode mode_{FakeModeOptions{.drawn_values = 0, .distinct_tensors_differ = true, .allow_fallback_kernels = false}};
 };
 
 TEST_P(Models, AResNetTrains) {

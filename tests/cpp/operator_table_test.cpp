@@ -31,7 +31,7 @@ TEST(OperatorTable, FillsTheFactsOfAnOperator) {
   EXPECT_EQ(facts("aten::copy_", "").devices, DevicePolicy::kFirst);
   EXPECT_EQ(facts("aten::copy_", "").values, ValueSource::kOverwrite);
   EXPECT_EQ(facts("aten::zeros_like", "").values, ValueSource::kConstant);
-  EXPECT_EQ(facts("aten::rand_like", "").values, ValueSource::kNone);
+  EXPECT_EQ(facts("aten::rand_like", "").values, ValueSource::kDrawn);
   EXPECT_NE(facts("aten::index", "Tensor").rule, nullptr);
   EXPECT_EQ(facts("aten::add", "Tensor").rule, nullptr);
   EXPECT_NE(facts("aten::mm", "").kernel, nullptr);

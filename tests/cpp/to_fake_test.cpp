@@ -58,9 +58,18 @@ TEST(ToFake, AFakeComesBackAsItIs) {
   EXPECT_TRUE(to_fake(fake).is_same(fake));
 }
 
-TEST(ToFake, RefusesSparseTensors) {
-  const at::Tensor sparse = torch::eye(3).to_sparse();
-  EXPECT_THROW(to_fake(sparse), UnsupportedFakeTensorException);
+TEST(ToFake, KeepsTheLayoutOfSparseTensors) {
+  const at::Tensor fake = to_fake(torch::eye(3).to_sparse());
+  EXPECT_TRUE(fake.is_sparse());
+  EXPECT_TRUE(is_fake(fake));
+  EXPECT_EQ(fake._nnz(), 3);
+  EXPECT_TRUE(is_fake(fake._indices()));
+  EXPECT_EQ(fake.to_dense().sizes(), at::IntArrayRef({3, 3}));
+}
+
+TEST(ToFake, RefusesNestedTensors) {
+  const at::Tensor nested = torch::_nested_tensor_from_tensor_list({torch::ones({2}), torch::ones({3})});
+  EXPECT_THROW(to_fake(nested), UnsupportedFakeTensorException);
 }
 
 TEST(ToFake, LeavesTheRealTensorAlone) {

@@ -43,7 +43,7 @@ const std::optional<at::Tensor> kNoTensor;
 }  // namespace
 
 TEST(UnboxedCall, AgreesWithBoxesOnTensorsAndNumbers) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::rand({4, 4});
   twice([&] { x.add(x); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(1)));
@@ -57,7 +57,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnTensorsAndNumbers) {
 }
 
 TEST(UnboxedCall, AgreesWithBoxesOnListsAndOptions) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::rand({4, 4});
   const std::vector<at::Tensor> pair{x, x};
   twice([&] { at::cat(pair, 1); });
@@ -81,7 +81,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnListsAndOptions) {
 }
 
 TEST(UnboxedCall, AgreesWithBoxesOnFactories) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   twice([] { at::empty({16, 16}, c10::kFloat, c10::kStrided, kCuda1, false, std::nullopt); });
   const std::vector<c10::SymInt> sizes{16, 16};
   EXPECT_TRUE(answered_unboxed(
@@ -95,7 +95,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnFactories) {
 }
 
 TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor known = torch::ones({4});
   const at::Tensor unknown = torch::rand({4});
   twice([&] { known.add(unknown); });
@@ -106,7 +106,7 @@ TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
 }
 
 TEST(UnboxedCall, AConstantIsTheCallersOwn) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   for (int i = 0; i < 4; ++i) {
     at::Tensor x = at::full({2, 3}, 7, c10::kLong, std::nullopt, std::nullopt, std::nullopt);
     EXPECT_EQ(x.sum().item<int64_t>(), 42);
@@ -128,7 +128,7 @@ TEST(UnboxedCall, AConstantIsTheCallersOwn) {
 }
 
 TEST(UnboxedCall, AMaskTakesTheLongWay) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor x = torch::rand({4});
   const c10::List<std::optional<at::Tensor>> indices({x.gt(0.5)});
   EXPECT_FALSE(answered_unboxed(traits_of("aten::index", "Tensor"), x, indices));
@@ -136,7 +136,7 @@ TEST(UnboxedCall, AMaskTakesTheLongWay) {
 }
 
 TEST(UnboxedCall, AnswersAsTheLongWayDoes) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   at::Tensor x = torch::rand({4, 4});
   at::Tensor out = torch::rand({0});
   for (int i = 0; i < 3; ++i) {
@@ -162,7 +162,7 @@ TEST(UnboxedCall, AnswersAsTheLongWayDoes) {
 }
 
 TEST(UnboxedCall, TensorsMayDieOnAnotherThread) {
-  FakeMode mode;
+  FakeMode mode(FakeModeOptions{.drawn_values = 0});
   for (int round = 0; round < 3; ++round) {
     std::vector<at::Tensor> tensors;
     for (int i = 0; i < 200; ++i) {

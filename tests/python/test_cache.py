@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from metadata import assert_same_metadata, metadata
 from torch import Tensor
+from undrawn import fake_mode
 
 from torchfake import (
     DataDependentOutputException,
@@ -25,7 +26,6 @@ from torchfake import (
     clear_cache,
     cross_check_cache,
     disable_fake_tensor_cache,
-    fake_mode,
     is_fake,
     set_cache_limits,
 )

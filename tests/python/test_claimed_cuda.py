@@ -481,6 +481,17 @@ def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
                 sum_up(torch.rand(3, dtype=torch.complex64))
 
 
+@fake_mode()
+def test_attention_with_a_bias_that_was_permuted_into_place_is_computed_in_steps() -> None:
+    query = torch.empty(2, 4, 16, 64, device="cuda", requires_grad=True)
+    bias = torch.empty(16, 16, 4, device="cuda").permute(2, 0, 1)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    fused = attend(query, query, query, bias.contiguous())
+    assert fused.grad_fn.name() == "ScaledDotProductEfficientAttentionBackward0"
+    in_steps = attend(query, query, query, bias)
+    assert in_steps.grad_fn.name() != fused.grad_fn.name()
+
+
 def test_efficient_attention_keeps_the_state_of_its_random_numbers_on_the_cpu() -> None:
     attend = torch.ops.aten._scaled_dot_product_efficient_attention
     with fake_mode():
@@ -519,13 +530,18 @@ def test_streams_and_events_of_claimed_devices_have_nothing_to_wait_for() -> Non
     assert stream.query()
 
 
-def test_how_long_a_claimed_device_took_is_not_told() -> None:
+def test_the_time_between_events_is_that_of_this_machine() -> None:
     with fake_mode():
         before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         before.record()
         after.record()
+        assert 0 <= before.elapsed_time(after) < 60_000
+        with pytest.raises(ValueError, match="recorded"):
+            before.elapsed_time(torch.cuda.Event(enable_timing=True))
+        generic = torch.Event("cuda", enable_timing=True)
+        generic.record(torch.cuda.current_stream())
         with pytest.raises(DataAccessError, match="elapsed_time: nothing runs on a claimed device"):
-            before.elapsed_time(after)
+            generic.elapsed_time(generic)
 
 
 def test_a_stream_of_the_wrong_device_is_refused() -> None:

@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 from metadata import metadata
 from torch import Tensor
+from undrawn import fake_mode
 
 from torchfake import (
     DataDependentOutputException,
     FakeTensorMode,
-    UnsupportedFakeTensorException,
     UnsupportedOperatorException,
-    fake_mode,
 )
 
 
@@ -168,15 +167,3 @@ def test_batch_sizes_have_to_be_on_the_cpu() -> None:
         torch.ops.aten.gru.data(
             R(3, 2), torch.ones(3, dtype=torch.int64), R(1, 1, 2), [R(6, 2), R(6, 2)], False, 1, 0.0, False, False
         )
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-@pytest.mark.parametrize("known_values", [0, 16384])
-def test_a_sparse_tensor_of_fakes_is_refused(known_values: int) -> None:
-    with fake_mode(known_values_limit=known_values):
-        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
-            torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1))
-        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
-            torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1))
-        with pytest.raises(UnsupportedFakeTensorException, match="only strided"):
-            torch.sparse_coo_tensor((2, 3))

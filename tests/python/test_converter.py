@@ -213,9 +213,6 @@ def test_wrappers_of_transforms_are_converted_inside() -> None:
 
 
 UNSUPPORTED: dict[str, Callable[[], Tensor]] = {
-    "coo": lambda: torch.eye(3).to_sparse(),
-    "csr": lambda: torch.eye(3).to_sparse_csr(),
-    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "mkldnn": lambda: torch.ones(2).to_mkldnn(),

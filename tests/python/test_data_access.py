@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor
+from undrawn import fake_mode
 
 from torchfake import (
     DataAccessError,
@@ -17,7 +18,6 @@ from torchfake import (
     DynamicOutputShapeException,
     FakeTensorMode,
     UnknownValuesError,
-    fake_mode,
 )
 from torchfake.errors import FakeTensorError
 
@@ -40,8 +40,6 @@ READS: dict[str, tuple[Callable[[Tensor], Any], type[FakeTensorError], str]] = {
     "dunder_array": (lambda x: x.__array__(), DataAccessError, "numpy"),
     "dlpack": (lambda x: x.__dlpack__(), DataAccessError, "dlpack"),
     "to_dlpack": (lambda x: torch.utils.dlpack.to_dlpack(x), DataAccessError, "dlpack"),
-    "data_ptr": (lambda x: x.data_ptr(), DataAccessError, "data_ptr"),
-    "storage_data_ptr": (lambda x: x.untyped_storage().data_ptr(), DataAccessError, "data_ptr"),
     "format": (lambda x: f"{x[0]:.3f}", DataDependentOutputException, "aten::_local_scalar_dense"),
     "nonzero": (lambda x: x.nonzero(), DynamicOutputShapeException, "aten::nonzero"),
     "unique": (lambda x: x.unique(), DynamicOutputShapeException, "aten::_unique2"),

@@ -21,8 +21,9 @@ from torch.utils.data import (
     random_split,
 )
 from torch.utils.data.distributed import DistributedSampler
+from undrawn import fake_mode
 
-from torchfake import DataAccessError, fake_mode, is_fake
+from torchfake import DataAccessError, is_fake
 
 
 class _Samples(Dataset[tuple[Tensor, Tensor, int]]):

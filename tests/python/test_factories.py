@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import undrawn
 from metadata import assert_like_real, assert_same_metadata
 from torch import Tensor
 from torch.utils._device import _device_constructors
@@ -49,6 +50,11 @@ QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
 UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
     "empty_quantized": lambda **k: torch.empty_quantized((2,), QUANTIZED),
     "nested_tensor": lambda **k: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], **k),
+    "to_mkldnn": lambda **k: torch.ones(2, **k).to_mkldnn(),
+    "quantize": lambda **k: torch.quantize_per_tensor(torch.ones(2, **k), 1.0, 0, torch.qint8),
+}
+#: What they make is shown by test_sparse_fakes.py.
+SPARSE: dict[str, Callable[..., Tensor]] = {
     "sparse_coo_tensor": lambda **k: torch.sparse_coo_tensor([[0, 1]], [1.0, 2.0], (3,), **k),
     "sparse_csr_tensor": lambda **k: torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), **k),
     "sparse_csc_tensor": lambda **k: torch.sparse_csc_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), **k),
@@ -61,8 +67,6 @@ UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
     "empty_sparse": lambda **k: torch.empty(2, 2, layout=torch.sparse_csr, **k),
     "to_sparse": lambda **k: torch.ones(2, **k).to_sparse(),
     "to_sparse_csr": lambda **k: torch.ones(2, 2, **k).to_sparse_csr(),
-    "to_mkldnn": lambda **k: torch.ones(2, **k).to_mkldnn(),
-    "quantize": lambda **k: torch.quantize_per_tensor(torch.ones(2, **k), 1.0, 0, torch.qint8),
 }
 FOLLOWS_DEFAULT = [name for name in FACTORIES if name != "range"]  # PyTorch's own range does not
 
@@ -81,7 +85,8 @@ def indexed(device: str) -> torch.device:
 
 
 def test_every_factory_of_pytorch_is_covered() -> None:
-    assert {function.__name__ for function in _device_constructors()} <= FACTORIES.keys() | UNSUPPORTED.keys()
+    covered = FACTORIES.keys() | SPARSE.keys() | UNSUPPORTED.keys()
+    assert {function.__name__ for function in _device_constructors()} <= covered
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -97,6 +102,16 @@ def test_an_explicit_device_is_claimed(name: str, device: str) -> None:
         fake = FACTORIES[name](device=device)
     assert_same_metadata(fake, FACTORIES[name](), device=indexed(device))
     assert (fake + fake).device == indexed(device), "and works outside the mode"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:7", "xpu:2"])
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_factory_claims_an_explicit_device(name: str, device: str) -> None:
+    with fake_mode():
+        fake = SPARSE[name](device=device)
+    real = SPARSE[name]()
+    assert (fake.layout, fake.shape, fake.dtype, fake._nnz()) == (real.layout, real.shape, real.dtype, real._nnz())
+    assert fake.device == indexed(device) and (fake * 2).device == indexed(device), "and works outside the mode"
 
 
 @pytest.fixture
@@ -191,9 +206,9 @@ def test_data_from_python_and_numpy_becomes_fake_and_known() -> None:
 def test_a_tensor_of_unknown_numbers_cannot_be_built_from_them() -> None:
     # torch.tensor reads the numbers among its elements with the engine switched off, so on the CPU the error is
     # PyTorch's own.
-    with fake_mode(), pytest.raises(FakeTensorError, match="aten::"):
+    with undrawn.fake_mode(), pytest.raises(FakeTensorError, match="aten::"):
         torch.tensor([torch.rand((), device="cuda"), 0.0])
-    with fake_mode(), pytest.raises(RuntimeError, match="not allocated"):
+    with undrawn.fake_mode(), pytest.raises(RuntimeError, match="not allocated"):
         torch.tensor([torch.rand(()), 0.0])
     with fake_mode():
         assert torch.tensor([torch.ones(()), torch.ones((), device="cuda"), 0.0]).tolist() == [1.0, 1.0, 0.0]
@@ -233,7 +248,7 @@ def test_memory_options_and_generators_are_taken() -> None:
         program(state)
         assert is_fake(torch.empty(2, pin_memory=True)) and is_fake(torch.randn(2, pin_memory=True))
         assert torch.arange(3, out=torch.empty(0, device="cuda", dtype=torch.int64)).device.type == "cuda"
-    assert torch.equal(state.get_state(), before), "a fake draw has used the real generator"
+    assert not torch.equal(state.get_state(), before), "small draws come from the generator that is passed"
 
 
 def test_fake_draws_leave_the_default_generator_alone() -> None:

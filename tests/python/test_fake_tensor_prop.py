@@ -383,7 +383,7 @@ def test_arguments_may_be_left_as_they_are() -> None:
     assert FakeTensorProp(graph).propagate_dont_convert_inputs(x, 2).shape == (3,)
     assert vals(graph)["n"] == 2
     with pytest.raises(RealTensorError, match=r"aten::mul\.Tensor.*(?s:.*)While executing %mul"):
-        FakeTensorProp(graph).propagate_dont_convert_inputs(x, torch.randn(3))
+        FakeTensorProp(graph).propagate_dont_convert_inputs(x, torch.randn(3, requires_grad=True))
 
 
 def constant_read() -> GraphModule:

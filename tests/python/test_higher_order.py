@@ -18,8 +18,9 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._pytree import tree_leaves, tree_map_only
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode, is_fake, to_fake
+from torchfake import DataDependentOutputException, DynamicOutputShapeException, is_fake, to_fake
 from torchfake.fx import FakeTensorProp
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

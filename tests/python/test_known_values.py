@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from metadata import assert_like_real
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode, is_fake, to_fake
+from torchfake import DataDependentOutputException, DynamicOutputShapeException, is_fake, to_fake
 
 DEVICES = ["cpu", "cuda", "cuda:3", "xpu"]
 
@@ -90,7 +91,7 @@ def test_random_and_uninitialised_values_are_never_known(name: str) -> None:
         with pytest.raises(DataDependentOutputException):
             tensor[0].item()
         with pytest.raises(DataDependentOutputException):
-            bool(tensor.isnan().any())
+            bool((tensor == 3).any())
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -275,8 +275,7 @@ def test_a_loaded_storage_is_like_that_of_any_fake() -> None:
         loaded, made = torch.load(file, map_location="cuda"), torch.empty(3, device="cuda")
     assert type(loaded.untyped_storage()) is torch.UntypedStorage
     assert loaded.untyped_storage().device == made.untyped_storage().device
-    with pytest.raises(torchfake.DataAccessError):
-        loaded.data_ptr()
+    assert loaded.data_ptr() % 512 == 0 and loaded.data_ptr() != made.data_ptr()
 
 
 # load_state_dict

@@ -11,8 +11,9 @@ import pytest
 import torch
 from metadata import assert_same_metadata, metadata
 from torch import Tensor
+from undrawn import fake_mode
 
-from torchfake import DataAccessError, fake_mode, is_fake
+from torchfake import DataAccessError, is_fake
 
 
 class _Sub(torch.Tensor):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-
-from torchfake import fake_mode
+from undrawn import fake_mode
 
 FORMS = {
     "plain": (lambda: torch.ones(10), "tensor(..., size=(10,), fake=True)"),

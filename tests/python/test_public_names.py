@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import Any, TypeGuard, get_type_hints
+from typing import Any, TypeGuard, get_overloads, get_type_hints
 
 import pytest
 import torch
@@ -129,7 +129,13 @@ def test_the_attributes_of_a_fake_are_those_its_type_has() -> None:
 
 def test_functions_have_the_type_of_what_they_return() -> None:
     assert get_type_hints(is_fake)["return"] == TypeGuard[Tensor]
-    makers = [to_fake, from_pytorch_fake, FakeTensor.__new__, FakeTensor.from_tensor, FakeTensorMode.from_tensor]
+    makers = [
+        get_overloads(to_fake)[0],
+        from_pytorch_fake,
+        FakeTensor.__new__,
+        FakeTensor.from_tensor,
+        FakeTensorMode.from_tensor,
+    ]
     for make in makers:
         namespace = {"FakeTensorMode": FakeTensorMode}
         assert get_type_hints(make, localns=namespace)["return"] is FakeTensor, make

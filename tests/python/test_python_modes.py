@@ -15,8 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, FakeTensorMode, fake_mode, is_fake
+from torchfake import DataDependentOutputException, FakeTensorMode, is_fake
 
 
 class Log(TorchDispatchMode):

@@ -8,8 +8,9 @@ import pytest
 import torch
 from metadata import metadata
 from torch import Tensor
+from undrawn import fake_mode
 
-from torchfake import DataDependentOutputException, DynamicOutputShapeException, fake_mode
+from torchfake import DataDependentOutputException, DynamicOutputShapeException
 
 SIDE = 300  # a square of it has more elements than the mode allows to know
 

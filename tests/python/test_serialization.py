@@ -16,9 +16,10 @@ import pytest
 import torch
 from metadata import assert_same_metadata, metadata, storage_groups
 from torch import Tensor, nn
+from undrawn import fake_mode
 
 import torchfake
-from torchfake import _serialization, fake_mode, is_fake
+from torchfake import _serialization, is_fake
 
 
 def through_pickle(obj: Any) -> Any:

@@ -3,6 +3,7 @@
 
 #include <ATen/core/List.h>
 
+#include <torchfake/cache/side_allocations.h>
 #include <torchfake/core/pytorch_errors.h>
 
 namespace torchfake {
@@ -322,11 +323,6 @@ void resize_storages(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
   }
 }
 
-void announce(const SideAllocation& allocation, StorageObserver& observer) {
-  observer.on_alloc(allocation_of(nullptr, allocation.device, allocation.nbytes));
-  observer.on_free(nullptr, allocation.device, allocation.nbytes);
-}
-
 }  // namespace
 
 at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
@@ -359,11 +355,7 @@ at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tens
 }
 
 void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
-  if (C10_UNLIKELY(mode->options.storage_observer != nullptr)) {
-    for (const SideAllocation& allocation : outcome.allocations) {
-      announce(allocation, *mode->options.storage_observer);
-    }
-  }
+  announce_allocations(outcome.allocations, mode);
   resize_storages(outcome, tensors);
   for (const InputChange& change : outcome.changes) {
     FakeTensorImpl& tensor = *tensors[change.input].fake;

@@ -1,6 +1,7 @@
 // Real tensors made fake as a tracer wants them.
 #include <torchfake/convert/converter.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/as_strided.h>
@@ -13,6 +14,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/core/scoped.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/core/weak_memo.h>
@@ -93,8 +95,42 @@ void keep_grad_dtype(const at::Tensor& tensor, const at::Tensor& fake) {
   }
 }
 
+// As PyTorch's converter does, without the stored elements: their number would be a size that the program's sizes do not
+// tell. torchfake::to_fake keeps them.
+at::Tensor without_elements(const at::Tensor& sparse, const ModePtr& mode) {
+  const c10::Device device = claimed_by(sparse, mode);
+  const std::vector<at::Tensor> members = members_of(sparse);
+  const auto fake_without = [&](const at::Tensor& member, int64_t dim) {
+    c10::SmallVector<int64_t, 6> sizes(member.sizes());
+    if (dim >= 0) {
+      sizes[dim] = 0;
+    }
+    return make_fake_of(at::detail::empty_meta(sizes, member.scalar_type()), mode, device);
+  };
+  std::vector<at::Tensor> fakes;
+  if (sparse.layout() == c10::kSparse) {
+    fakes = {fake_without(members[0], 1), fake_without(members[1], 0)};
+  } else {
+    const int64_t batch = members[0].dim() - 1;
+    fakes = {fake_without(members[0], -1), fake_without(members[1], batch), fake_without(members[2], batch)};
+  }
+  at::Tensor fake = make_layout_fake(sparse, fakes, device, mode);
+  if (!sparse.requires_grad()) {
+    return fake;
+  }
+  fake.set_requires_grad(true);
+  if (sparse.is_leaf()) {
+    return fake;
+  }
+  c10::AutoGradMode grad(true);
+  return fake.clone();
+}
+
 at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
   c10::InferenceMode inference(tensor.is_inference());
+  if (is_sparse_layout(tensor.layout())) {
+    return without_elements(tensor, mode);
+  }
   if (!tensor.is_inference() && tensor.is_view()) {
     return as_view(tensor, mode);
   }
@@ -143,16 +179,16 @@ at::Tensor find_converted(const at::Tensor& tensor, const ModePtr& mode) {
 
 void remember_converted(const at::Tensor& tensor, const at::Tensor& fake) {
   TORCH_CHECK_VALUE(
-      tensor.defined() && fake.defined() && as_fake(fake) != nullptr,
+      tensor.defined() && fake.defined() && is_any_fake(fake),
       "remember_converted: what stands for a tensor has to be a fake");
-  memo().remember(key_of(tensor, as_fake(fake)->mode()), impl_of(tensor), impl_of(fake));
+  memo().remember(key_of(tensor, mode_of_any(fake)), impl_of(tensor), impl_of(fake));
 }
 
 namespace {
 
 // The fake that stands for `tensor`: `fake`, unless another thread was first.
 at::Tensor remember_first(const at::Tensor& tensor, const at::Tensor& fake) {
-  return at::Tensor(memo().remember_first(key_of(tensor, as_fake(fake)->mode()), impl_of(tensor), impl_of(fake)));
+  return at::Tensor(memo().remember_first(key_of(tensor, mode_of_any(fake)), impl_of(tensor), impl_of(fake)));
 }
 
 }  // namespace
@@ -162,8 +198,7 @@ at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
     return tensor;
   }
   require(tensor, mode, "from_tensor");
-  const FakeTensorImpl* given = as_fake(tensor);
-  if (given != nullptr && given->mode() == mode) {
+  if (mode_of_any(tensor) == mode) {
     return tensor;
   }
   if (at::Tensor found = find_converted(tensor, mode); found.defined()) {

@@ -4,6 +4,8 @@
 #include <ATen/core/List.h>
 #include <c10/core/UndefinedTensorImpl.h>
 
+#include <torchfake/core/layout_fake.h>
+
 namespace torchfake {
 
 Call::Call(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, torch::jit::Stack* stack)
@@ -47,6 +49,13 @@ const ModePtr* Call::find_mode() const {
   for (const TensorArg& tensor : tensors_) {
     if (tensor.fake != nullptr) {
       return &tensor.fake->mode();
+    }
+  }
+  if (has_non_fake_) {
+    for (const TensorArg& tensor : tensors_) {
+      if (const LayoutFake* fake = as_layout_fake(tensor.impl)) {
+        return &fake->mode();
+      }
     }
   }
   const ModePtr* current = find_current_mode();

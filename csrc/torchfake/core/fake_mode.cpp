@@ -8,6 +8,7 @@
 #include <torchfake/core/compat.h>
 
 #include <atomic>
+#include <utility>
 
 namespace torchfake {
 
@@ -18,6 +19,7 @@ struct ModeInfo final : c10::DebugInfoBase {
   ModeInfo* outer = nullptr;  // alive as long as this one is in the debug info
   const c10::ThreadLocalDebugInfo* entry = nullptr;
   std::atomic<bool> left{false};  // earlier than what was entered after it
+  std::function<void()> restore;  // of the outermost one: see restore_when_left
   bool was_included = false;  // the Fake key, before
   bool was_multithreaded = false;  // autograd, before
 };
@@ -77,6 +79,9 @@ bool is_on_top(const ModeInfo& info) {
 // is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone. Other
 // threads may have the entry too: one that is not marked stays theirs.
 void leave(ModeInfo& info) {
+  if (info.restore) {
+    std::exchange(info.restore, nullptr)();
+  }
   if (info.recorder) {
     --g_recorded_scopes;
     --g_reasons_to_look;
@@ -137,6 +142,18 @@ bool exclusive_modes_exist() {
 
 bool calls_need_a_look() {
   return g_reasons_to_look.load(std::memory_order_relaxed) > 0;
+}
+
+void restore_when_left(const std::function<std::function<void()>()>& save) {
+  ModeInfo* outermost = nullptr;
+  for (ModeInfo* info = innermost_entry(); info != nullptr; info = info->outer) {
+    if (info->mode != nullptr && !info->left) {
+      outermost = info;
+    }
+  }
+  if (outermost != nullptr && !outermost->restore) {
+    outermost->restore = save();
+  }
 }
 
 std::shared_ptr<OpRecorder> scope_recorder() {

@@ -5,8 +5,10 @@
 
 #include <torchfake/core/activation.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/core/stand_ins.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -32,7 +34,7 @@ class OpRecorder {
 
 // What becomes of a real tensor among an operator's arguments.
 enum class RealTensors : uint8_t {
-  kAmongThemselves,  // real tensors make real ones; among fakes only a number may stand
+  kAmongThemselves,  // real tensors make real ones; among fakes, data is made fake on the way in
   kRefused,  // an error, always
   kConverted,  // made fake on the way in, once for each
 };
@@ -108,6 +110,15 @@ struct FakeModeOptions {
   size_t known_bytes = size_t{1} << 30;
   // Whether factories make known values. If not, they come in with constants alone (torch.tensor, to_fake's `lift`).
   Option<bool> known_from_factories = true;
+  // The most elements of a random result whose values are drawn, from the generator that a real call would use; 0 draws
+  // none. See Note [Draws].
+  Option<int64_t> drawn_values = 64;
+  // Whether a search for values that are amiss is taken to find none: the gradients that a loss scaler checks are finite.
+  Option<bool> assumes_valid = true;
+  // How many devices of an accelerator there are; 0 lets any index be claimed.
+  Option<int64_t> cards = 0;
+  // Hears of what is answered in the place of values that nobody knows. Where there is none, that is an error.
+  std::shared_ptr<StandIns> stand_ins;
   // Real values travel along with every fake, random ones too, whatever their size: each operator also runs for real.
   Option<bool> propagate_real_tensors = false;
   Option<RealTensors> real_tensors = RealTensors::kAmongThemselves;
@@ -176,6 +187,10 @@ bool exclusive_modes_exist();
 // Whether a call needs more than the outcome that the cache has for it, for any of these reasons: some mode is exclusive,
 // or some scope of some thread has a recorder. One question for both, because every hit asks it.
 bool calls_need_a_look();
+
+// Where this thread is in a mode, has `save` called once, at once, and what it returns when the thread's outermost mode is
+// left. Later calls do nothing until then.
+void restore_when_left(const std::function<std::function<void()>()>& save);
 
 // The recorder of this thread's innermost scope, or null; and whether there is one, which is asked of every call.
 std::shared_ptr<OpRecorder> scope_recorder();

@@ -2,6 +2,7 @@
 #include <torchfake/core/fake_storage.h>
 
 #include <c10/core/Allocator.h>
+#include <sys/mman.h>
 
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
@@ -161,6 +162,45 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
     storage.unsafeGetStorageImpl()->set_allocator(claimed_memory(device));
   }
   guard(storage.unsafeGetStorageImpl(), device, observer);
+}
+
+namespace {
+
+// Addresses are given out one after the other, and again from the start when all have been.
+class AddressRange {
+ public:
+  static AddressRange& get() {
+    static AddressRange range;
+    return range;
+  }
+
+  uintptr_t take(size_t nbytes) {
+    const size_t rounded = (std::max<size_t>(nbytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+    return begin_ + next_.fetch_add(rounded, std::memory_order_relaxed) % kSize;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 512;
+  static constexpr size_t kSize = size_t{1} << 44;
+  static constexpr uintptr_t kBegin = uintptr_t{0x7} << 60;  // no address of a process, where none can be reserved
+
+  AddressRange() {
+    void* reserved = mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    begin_ = reserved == MAP_FAILED ? kBegin : reinterpret_cast<uintptr_t>(reserved);
+  }
+
+  uintptr_t begin_;
+  std::atomic<size_t> next_{0};
+};
+
+}  // namespace
+
+uintptr_t address_of(c10::StorageImpl* storage, c10::Device device) {
+  StorageContext* context = ensure_context(storage, device);
+  if (context->address == 0) {
+    context->address = AddressRange::get().take(storage->nbytes());
+  }
+  return context->address;
 }
 
 size_t known_bytes_in_use() {

@@ -70,6 +70,8 @@ struct StorageContext final : ClaimedMemory {
   c10::intrusive_ptr<c10::StorageImpl> retired;
   // How much of known_bytes_in_use() these are.
   size_t counted = 0;
+  // The number that stands for its address; 0 until somebody asks. See address_of.
+  uintptr_t address = 0;
 };
 
 void delete_storage_context(void* context);
@@ -88,6 +90,11 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
 
 // The device that the fakes of `storage` claim; nothing where it is no storage of fakes. Its DataPtr says `meta`.
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage);
+
+// A number that stands for the address of a fake storage: the same as long as the storage lives, aligned as an allocator
+// of a GPU aligns, and unlike that of any other storage alive. Nothing can be read there: the range is reserved without
+// access.
+uintptr_t address_of(c10::StorageImpl* storage, c10::Device device);
 
 // The storage of a tensor, or null.
 inline c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {

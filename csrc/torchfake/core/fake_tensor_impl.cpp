@@ -200,6 +200,20 @@ c10::Device normalize_device(c10::Device device) {
     return c10::Device(device.type());
   }
   if (device.has_index()) {
+    const ModePtr* mode = find_current_mode();
+    const int64_t cards = mode != nullptr && *mode ? (*mode)->options.cards.get() : 0;
+    if (C10_UNLIKELY(cards != 0 && device.index() >= cards)) {
+      constexpr int32_t kInvalidDevice = 101;  // cudaErrorInvalidDevice
+      throw c10::AcceleratorError(
+          {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+          kInvalidDevice,
+          c10::str(
+              "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n",
+              device,
+              " was asked for, and the mode has ",
+              cards,
+              cards == 1 ? " card." : " cards."));
+    }
     if (device.index() < 0 || device.index() == std::numeric_limits<c10::DeviceIndex>::max()) {
       raise(ErrorKind::kDeviceNotFaked, "", c10::str("device ", device, ": indices from 0 to 126 can be claimed."));
     }

@@ -95,7 +95,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
   is_keyed = is_builtin && !is_composite && !needs_values && !data_dependent && (!dynamic_shape || is_index);
   is_factory_like = takes_tensors && !mutates && takes_shape_only && device_arg >= 0;
   const ValueSource by_schema = !takes_tensors || takes_shape_only ? ValueSource::kConstant : ValueSource::kInputs;
-  values = is_random ? ValueSource::kNone : value_source.value_or(by_schema);
+  values = value_source.value_or(is_random ? ValueSource::kDrawn : by_schema);
   changes_geometry = mutates && (has_out || resizes || op.hasTag(at::Tag::inplace_view));
   reads_storage = is_view || changes_geometry || keeps_place;
 }

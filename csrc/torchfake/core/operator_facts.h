@@ -58,7 +58,8 @@ enum class ValueSource : uint8_t {
   kConstant,  // follow from the other arguments alone: zeros_like, new_full, arange
   kOverwrite,  // the first argument is overwritten with what follows from the rest: fill_, zero_, copy_
   kUninitialised,  // whatever was in memory: known when it has been written
-  kNone,  // random: never known
+  kDrawn,  // random: known where they are few. See Note [Draws]
+  kNone,  // never known
 };
 
 // Whether the operator turns a real tensor into a fake with known values (torch.tensor does, through lift_fresh).
@@ -91,6 +92,7 @@ struct OperatorFacts {
   bool reads_files = false;  // its values may change between two calls with equal arguments
   bool is_product = false;  // of matrices, a convolution, attention: see values/single_precision.h
   bool is_byte_product = false;  // of 8-bit numbers: its values are not tracked
+  bool finds_nothing = false;  // looks for values that are amiss, and is taken to find none
   bool is_broadcast = false;  // a collective that leaves the values of the root's argument as they are
 
   // ---- Arguments and outputs, where the schema does not say so

@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/weak_memo.h>
 
@@ -41,10 +42,10 @@ void check_convertible(const at::Tensor& tensor) {
     raise(
         ErrorKind::kUnsupportedFakeTensor,
         "to_fake",
-        std::string(what) + " tensors cannot be faked; only strided ones can.");
+        std::string(what) + " tensors cannot be faked; strided and sparse ones can.");
   };
   if (tensor.layout() != c10::kStrided) {
-    refuse(tensor.layout() == c10::kJagged || tensor.is_nested() ? "nested" : "sparse");
+    refuse(tensor.layout() == c10::kJagged || tensor.is_nested() ? "nested" : "such");
   }
   if (tensor.is_nested()) {
     refuse("nested");
@@ -107,8 +108,23 @@ void forget_values_of(const at::Tensor& tensor) {
   }
 }
 
+namespace {
+
+at::Tensor make_sparse_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
+  std::vector<at::Tensor> members;
+  for (const at::Tensor& member : members_of(tensor)) {
+    members.push_back(make_fake_of(member, mode, device));
+  }
+  return make_layout_fake(tensor, members, device, mode);
+}
+
+}  // namespace
+
 at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Device device) {
   TORCH_CHECK_VALUE(mode && tensor.defined(), "to_fake: expected a tensor and a mode, got none");
+  if (is_sparse_layout(tensor.layout())) {
+    return make_sparse_fake_of(tensor, mode, device);
+  }
   check_convertible(tensor);
   const c10::Storage& real = tensor.storage();
   const c10::Storage storage = find_or_make(
@@ -134,7 +150,7 @@ at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Devi
 }
 
 at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<c10::Device> device) {
-  if (!tensor.defined() || as_fake(tensor) != nullptr) {
+  if (!tensor.defined() || is_any_fake(tensor)) {
     return tensor;
   }
   TORCH_CHECK_VALUE(mode, "to_fake: expected a mode, got none");

@@ -9,6 +9,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/op_traits.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 #include <array>
 #include <atomic>
@@ -91,7 +92,9 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   // In the mode as many as have been claimed: autograd keeps a stream for each, and finds it by index.
   c10::DeviceIndex deviceCount() const noexcept override {
     if (in_fake_mode() || InKernel::active()) {
-      return claimed_device_count();
+      const ModePtr* mode = find_current_mode();
+      const int64_t cards = mode != nullptr && *mode ? (*mode)->options.cards.get() : 0;
+      return std::max(claimed_device_count(), static_cast<c10::DeviceIndex>(cards));
     }
     return real_ == nullptr ? 0 : real_->deviceCount();
   }
@@ -145,13 +148,16 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
       return real_->elapsedTime(start, end, device);
     }
     at_the_boundary([] {
-      raise(
-          ErrorKind::kDataAccess,
-          "elapsed_time",
-          "nothing runs on a claimed device, so there is no time to tell. Time it on a real one, or keep this part out "
-          "of the fake run.");
+      const ModePtr* mode = find_current_mode();
+      if (mode == nullptr || !*mode || !stands_in(*mode, "elapsed_time", "1.0")) {
+        raise(
+            ErrorKind::kDataAccess,
+            "elapsed_time",
+            "nothing runs on a claimed device, so there is no time to tell. Time it on a real one, or keep this part "
+            "out of the fake run.");
+      }
     });
-    return 0;
+    return 1.0;
   }
 
  private:
@@ -195,6 +201,12 @@ c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
   return at_the_boundary([&]() -> c10::Scalar {
     if (const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake)) {
       return *value;
+    }
+    if (fake != nullptr) {
+      if (const std::optional<c10::Scalar> value =
+              number_in_place(fake->mode(), "item", fake->dtype().toScalarType())) {
+        return *value;
+      }
     }
     raise(
         ErrorKind::kDataDependentOutput,

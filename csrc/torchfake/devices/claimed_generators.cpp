@@ -1,4 +1,5 @@
-// Generators of random numbers for devices that are claimed. Fakes have no values, so nothing is ever drawn from one.
+// Generators of random numbers for devices that are claimed. They keep a seed and an offset; small draws follow from both
+// (Note [Draws]), and larger ones are not made.
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -7,6 +8,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
+#include <torchfake/values/draws.h>
 
 #include <array>
 #include <cstring>
@@ -97,5 +99,14 @@ const at::Generator& default_claimed_generator(c10::Device device) {
   }
   return found->second;
 }
+
+namespace {
+
+const bool g_registered = [] {
+  set_default_generator(&default_claimed_generator);
+  return true;
+}();
+
+}  // namespace
 
 }  // namespace torchfake

@@ -5,10 +5,13 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
+#include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/values/known_values.h>
 
 #include <atomic>
+#include <typeinfo>
 
 namespace torchfake {
 
@@ -46,22 +49,36 @@ at::Tensor tensor_of(const TensorArg& arg) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(arg.impl));
 }
 
-// Real numbers may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to
-// read it. A CPU tensor of no dimensions becomes a fake. Any other real tensor is the caller's mistake, told before
-// anything is changed.
-void admit_numbers(Call& call, const ModePtr& mode) {
+// Whether a tensor may stand among fakes as it is.
+bool is_admitted(const TensorArg& tensor) {
+  return tensor.fake != nullptr || tensor.impl->is_wrapped_number() || as_layout_fake(tensor.impl) != nullptr;
+}
+
+// Whether a real tensor among fakes is data that comes into the mode: a batch, a constant. What is trained has to be converted with
+// the rest of its module, and what is written to would keep its old values.
+bool is_data(const TensorArg& tensor, const at::Tensor& real) {
+  const bool is_trained = real.requires_grad();
+  return in_fake_mode() && real.is_cpu() && real.layout() == c10::kStrided && !real.is_quantized() && !is_trained &&
+      real.has_storage() && typeid(*tensor.impl) == typeid(c10::TensorImpl);
+}
+
+// Real data may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to read it.
+// Data becomes fake on the way in, with its values where they are few. Any other real tensor is the caller's mistake, told
+// before anything is changed.
+void admit_data(Call& call, const ModePtr& mode) {
   if (call.traits.is_factory_like && !call.has_fake()) {
     return;
   }
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     const TensorArg tensor = call.tensors()[i];
-    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+    if (is_admitted(tensor)) {
       continue;
     }
     const at::Tensor real = tensor_of(tensor);
     const bool number = real.is_cpu() && real.dim() == 0;
     const bool moved = !call.has_fake() && call.traits.converts;
-    if (tensor.is_written || !(number || moved || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
+    if (tensor.is_written ||
+        !(number || moved || is_data(tensor, real) || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
       refuse(call, tensor, real, mode);
     }
     call.replace(tensor, lift(real, mode, /*copy=*/true));
@@ -71,7 +88,7 @@ void admit_numbers(Call& call, const ModePtr& mode) {
 void convert_all(Call& call, const ModePtr& mode) {
   for (size_t i = 0; i < call.tensors().size(); ++i) {
     const TensorArg tensor = call.tensors()[i];
-    if (tensor.fake != nullptr || tensor.impl->is_wrapped_number()) {
+    if (is_admitted(tensor)) {
       continue;
     }
     const at::Tensor real = tensor_of(tensor);
@@ -120,14 +137,24 @@ bool stays_real(const Call& call, const ModePtr& mode) {
   return !moves;
 }
 
+// The mode that a fake of whatever layout belongs to; null for a real tensor.
+const ModePtr* mode_of(const TensorArg& tensor) {
+  if (tensor.fake != nullptr) {
+    return &tensor.fake->mode();
+  }
+  const LayoutFake* fake = as_layout_fake(tensor.impl);
+  return fake == nullptr ? nullptr : &fake->mode();
+}
+
 void refuse_other_modes(const Call& call) {
   const ModePtr* current = find_current_mode();
   const ModeState* mode = current != nullptr && *current ? current->get() : nullptr;
   for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.fake == nullptr) {
+    const ModePtr* owner = mode_of(tensor);
+    if (owner == nullptr) {
       continue;
     }
-    const ModeState* other = tensor.fake->mode().get();
+    const ModeState* other = owner->get();
     if (mode == nullptr) {
       mode = other;
     }
@@ -175,6 +202,9 @@ Route find_route(const Call& call, const ModePtr& mode) {
   if (C10_UNLIKELY(exclusive_modes_exist())) {
     refuse_other_modes(call);
   }
+  if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {
+    return is_kept_out(*mode) ? Route::kLayoutKeptOut : Route::kLayout;
+  }
   if (C10_UNLIKELY(!call.has_fake())) {
     const Route route = route_without_fakes(call, mode);
     if (route != Route::kFake) {
@@ -187,6 +217,9 @@ Route find_route(const Call& call, const ModePtr& mode) {
   if (C10_UNLIKELY(call.traits.is_foreach) && lists_several_devices(call)) {
     return Route::kOneByOne;
   }
+  if (C10_UNLIKELY(call.traits.makes_other_layout)) {
+    return Route::kLayout;
+  }
   return Route::kFake;
 }
 
@@ -197,14 +230,14 @@ void set_converter(Converter converter) {
 void admit_real_tensors(Call& call, const ModePtr& mode) {
   switch (rule_for_real_tensors(mode)) {
     case RealTensors::kAmongThemselves:
-      admit_numbers(call, mode);
+      admit_data(call, mode);
       break;
     case RealTensors::kConverted:
       convert_all(call, mode);
       break;
     case RealTensors::kRefused:
       for (const TensorArg& tensor : call.tensors()) {
-        if (tensor.fake == nullptr && !tensor.impl->is_wrapped_number()) {
+        if (!is_admitted(tensor)) {
           refuse(call, tensor, tensor_of(tensor), mode);
         }
       }

@@ -13,6 +13,8 @@ enum class Route : uint8_t {
   kNumbers,  // all tensors are Python numbers: torch.add(1, 2)
   kDecomposed,  // into operators that come back here one by one
   kOneByOne,  // a foreach operator on several devices: for each element of its lists
+  kLayout,  // takes or makes a fake of another layout: see Note [Layout calls]
+  kLayoutKeptOut,  // the same where the engine is kept out
 };
 
 // Throws MixedModesError for a fake of another mode than the thread's (or the first fake's), where one of the two is

@@ -8,9 +8,11 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
 #include <torchfake/dispatch/known_answers.h>
+#include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/miss.h>
 #include <torchfake/dispatch/refusals.h>
+#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/dispatch/unboxed_call.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/value_tracker.h>
@@ -41,6 +43,9 @@ void answer(Call& call, const ModePtr& mode) {
   const AllocatingOperator op(call.traits.name);
   if (call.has_non_fake()) {
     admit_real_tensors(call, mode);
+    if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {
+      return layout_call(call, mode);  // a sparse tensor that was real
+    }
   }
   ValueTracker values(call, *mode);
   CacheKey key;
@@ -58,9 +63,13 @@ void answer(Call& call, const ModePtr& mode) {
         around->settings |= key.settings();
       }
       replay(call, *entry, mode);
+    } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
+      return layout_call(call, mode);
     } else {
       return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
+  } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
+    return layout_call(call, mode);
   } else {
     device = run_without_key(call, values, ModePtr(mode), bypass);
   }
@@ -75,6 +84,9 @@ void answer(Call& call, const ModePtr& mode) {
 void follow(Route route, Call& call, const ModePtr& mode) {
   switch (route) {
     case Route::kFake:
+      if (C10_UNLIKELY(ShapeEnv::exist()) && has_symbols(call)) {
+        return symbolic_call(call, mode, &answer);
+      }
       return answer(call, mode);
     case Route::kReal:
       return real_call(call);
@@ -86,6 +98,10 @@ void follow(Route route, Call& call, const ModePtr& mode) {
       return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
     case Route::kOneByOne:
       return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *call.stack);
+    case Route::kLayout:
+      return layout_call(call, mode);
+    case Route::kLayoutKeptOut:
+      return layout_call_kept_out(call);
   }
 }
 
@@ -93,7 +109,7 @@ void follow(Route route, Call& call, const ModePtr& mode) {
 // makes to answer one. Operators that a composite is decomposed into are heard in its place.
 bool is_recorded(Route route, const ModeState& mode) {
   return (mode.options.recorder != nullptr || scope_is_recorded()) && CallContext::current() == nullptr &&
-      (route == Route::kFake || route == Route::kLift || route == Route::kNumbers);
+      (route == Route::kFake || route == Route::kLift || route == Route::kNumbers || route == Route::kLayout);
 }
 
 void record(Route route, Call& call, const ModePtr& of_argument) {

@@ -1,6 +1,7 @@
 // A call that the cache does not answer: device, refusals, rule, kernel, outputs.
 #include <torchfake/dispatch/miss.h>
 
+#include <torchfake/cache/side_allocations.h>
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/device_rule.h>
@@ -9,6 +10,8 @@
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 #include <torchfake/dispatch/zeros_call.h>
+#include <torchfake/memory/operator_memory.h>
+#include <torchfake/values/stand_in_answers.h>
 #include <torchfake/values/value_tracker.h>
 
 namespace torchfake {
@@ -79,9 +82,15 @@ bool answered_by_values(Call& call, const ValueTracker& values, c10::Device devi
   if (call.traits.kernel != nullptr) {
     return false;
   }
-  if (!rule_answers(call, mode)) {
+  if (rule_answers(call, mode)) {
+    return true;
+  }
+  if (!stands_in(mode, call.op_name(), "what ones give")) {
     refuse_unknown_values(call);
   }
+  const Inputs inputs(call);
+  trial_call(call, *mode, /*fill=*/1);
+  wrap_outputs(call, inputs, device, mode);
   return true;
 }
 
@@ -136,6 +145,28 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
+// What the kernel of an accelerator takes beside its outputs, asked before the arguments are gone.
+std::vector<SideAllocation> side_allocations(const Call& call) {
+  if (call.tensors().empty() || call.tensors().front().fake == nullptr) {
+    return {};
+  }
+  const c10::Device device = call.tensors().front().fake->claimed_device();
+  if (!device.is_cuda()) {
+    return {};
+  }
+  const memory::TemporariesOf temporaries = memory::operator_memory(call.traits.qualified_name()).temporaries;
+  if (temporaries == nullptr) {
+    return {};
+  }
+  c10::SmallVector<size_t, 8> sizes;
+  temporaries(call, sizes);
+  std::vector<SideAllocation> found;
+  for (const size_t nbytes : sizes) {
+    found.push_back({device, nbytes});
+  }
+  return found;
+}
+
 bool all_empty(const Call& call) {
   return std::all_of(
       call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
@@ -150,6 +181,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
       found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
   const bool values_follow_from_key = all_empty(call);
   const OutcomeRecorder recorder(call);
+  std::vector<SideAllocation> allocations = side_allocations(call);
   CallContext context;
   c10::Device device(c10::kCPU);
   const auto complete_key = [&] {
@@ -171,6 +203,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
   };
   try {
     device = run(call, values, mode);
+    announce_allocations(allocations, mode);
     complete_key();
     Bypass reason = context.is_unkeyed ? Bypass::kDataDependent : Bypass::kNone;
     CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
@@ -178,6 +211,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
       values.follow(call, device);
     }
     if (outcome) {
+      outcome->allocations = std::move(allocations);
       remember(std::move(outcome));
     } else {
       shape_cache::count_bypass(reason);
@@ -201,7 +235,10 @@ c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePt
   CallContext context;
   // What a call around this one learns from it, its key does not contain either.
   context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
-  return run(call, values, mode);
+  const std::vector<SideAllocation> allocations = side_allocations(call);
+  const c10::Device device = run(call, values, mode);
+  announce_allocations(allocations, mode);
+  return device;
 }
 
 }  // namespace torchfake

@@ -16,7 +16,9 @@ UnboxedCall::UnboxedCall(const OpTraits& traits)
     : traits_(traits),
       depends_on_known_values_(
           traits.mutates ||
-          (!traits.is_view && (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite))) {
+          (!traits.is_view &&
+           (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite ||
+            traits.values == ValueSource::kDrawn))) {
   key_.add_op(traits);
 }
 
@@ -181,6 +183,11 @@ void UnboxedCall::add(const ArgTraits& facts, const at::Generator& generator) {
   key_.add_generator(generator);
 }
 
+// Whether the values of an argument, which are not known, take part in the result.
+bool UnboxedCall::has_read_source() const {
+  return has_source_ && !traits_.takes_shape_only;
+}
+
 // Whether the fallback would compute values for this call, none of whose arguments is known. See ValueTracker.
 bool UnboxedCall::values_follow(const CacheEntry& entry) const {
   const FakeModeOptions& options = (*mode_)->options;
@@ -192,6 +199,9 @@ bool UnboxedCall::values_follow(const CacheEntry& entry) const {
       return options.known_from_factories && entry.largest_output <= options.known_values;
     case ValueSource::kOverwrite:
       return !has_source_ && tensors_.front().impl->numel() <= options.known_values;
+    case ValueSource::kDrawn:
+      return !has_read_source() && options.known_values > 0 &&
+          (traits_.mutates ? tensors_.front().impl->numel() : entry.largest_output) <= options.drawn_values;
     case ValueSource::kUninitialised:
       return options.known_from_factories && options.known_values > 0 && entry.largest_output <= kPartialLimit;
   }

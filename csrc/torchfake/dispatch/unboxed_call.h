@@ -92,6 +92,7 @@ class UnboxedCall {
   bool knows_values(const ArgTraits& facts, const FakeTensorImpl& fake) const;
   bool mode_agrees() const;
   at::Tensor make(const OutputRecipe& recipe);
+  bool has_read_source() const;
   bool values_follow(const CacheEntry& entry) const;
 
   const OpTraits& traits_;

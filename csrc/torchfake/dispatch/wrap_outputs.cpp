@@ -41,7 +41,12 @@ at::Tensor wrap(
     raise(
         ErrorKind::kUnsupportedFakeTensor,
         call.op_name(),
-        c10::str("the result is ", output.layout(), " ", output.scalar_type(), "; only strided tensors can be fake."));
+        c10::str(
+            "the result is ",
+            output.layout(),
+            " ",
+            output.scalar_type(),
+            "; a kernel on metadata returns strided tensors alone."));
   }
   const c10::TensorImpl* impl = output.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();

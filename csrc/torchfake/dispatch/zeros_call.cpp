@@ -56,6 +56,8 @@ void refuse_values(const Call& call) {
 // Zeros in the place of each fake, one storage for each of theirs.
 class Zeros {
  public:
+  explicit Zeros(int fill) : fill_(fill) {}
+
   at::Tensor of(const at::Tensor& tensor) {
     const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
     if (fake == nullptr) {
@@ -67,6 +69,10 @@ class Zeros {
       }
     }
     at::Tensor zeros = cpu_tensor_over(bytes_for(*fake), *fake);
+    if (fill_ != 0) {
+      PlainCpu plain;
+      zeros.fill_(fill_);
+    }
     made_.emplace_back(tensor, zeros);
     return zeros;
   }
@@ -104,6 +110,7 @@ class Zeros {
     return bytes;
   }
 
+  const int fill_;
   std::vector<std::pair<at::Tensor, at::Tensor>> made_;
   std::vector<std::pair<const c10::StorageImpl*, c10::intrusive_ptr<c10::StorageImpl>>> storages_;
 };
@@ -132,7 +139,11 @@ c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor
 
 }  // namespace
 
-void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
+void zeros_call(Call& call, c10::Device /*device*/, const ModeState& mode) {
+  trial_call(call, mode, /*fill=*/0);
+}
+
+void trial_call(Call& call, const ModeState& mode, int fill) {
   if (!mode.options.allow_fallback_kernels) {
     refuse(call, "the mode has allow_fallback_kernels=False");
   }
@@ -143,7 +154,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
     refuse(call, "its inputs are too large to try its CPU kernel on zeros");
   }
   refuse_values(call);
-  Zeros zeros;
+  Zeros zeros(fill);
   torch::jit::Stack real;
   for (size_t i = 0; i < call.num_args(); ++i) {
     if (call.traits.args[i].kind == ArgKind::kDevice) {
@@ -188,7 +199,7 @@ void zeros_call(Call& call, c10::Device device, const ModeState& mode) {
         raise(
             ErrorKind::kUnsupportedFakeTensor,
             call.op_name(),
-            c10::str("the result has layout ", tensor.layout(), "; only strided tensors can be fake."));
+            c10::str("the result has layout ", tensor.layout(), "; such a tensor cannot be fake."));
       }
       return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }));

@@ -10,4 +10,7 @@ namespace torchfake {
 // if the operator has no CPU kernel, or if that kernel does not like zeros.
 void zeros_call(Call& call, c10::Device device, const ModeState& mode);
 
+// The same with `fill` for every element, in the place of zeros.
+void trial_call(Call& call, const ModeState& mode, int fill);
+
 }  // namespace torchfake

@@ -330,7 +330,7 @@ void visit_known_places(const Call& call, int64_t limit, const Visit& visit) {
 
 void check_embedding_rows(const Call& call, int64_t limit) {
   const at::Tensor table = call.arg(0).toTensor();
-  if (table.dim() == 2) {
+  if (table.dim() == 2 && table.size(0) > 0) {  // the kernel refuses one without rows
     visit_known_places(call, limit, [rows = table.size(0)](int64_t row) {
       TORCH_CHECK_INDEX(row >= 0 && row < rows, "index out of range in self");
     });

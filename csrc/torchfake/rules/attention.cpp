@@ -45,6 +45,9 @@ bool fits_fused(const Attention& a) {
       return false;
     }
   }
+  if (a.mask && a.mask->dim() > 0 && a.mask->stride(-1) != 1) {
+    return false;  // a bias that was permuted into place
+  }
   const bool same_heads = a.query.size(1) == a.key.size(1) && a.query.size(1) == a.value.size(1);
   const bool grouped = a.enable_gqa && a.key.size(1) == a.value.size(1) && a.query.size(1) % a.key.size(1) == 0;
   return same_heads || grouped;

@@ -13,9 +13,9 @@
 #include <ATen/ops/_sparse_bsc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_bsr_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe_ops.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
+#include <ATen/ops/_sparse_mm_ops.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
 #include <ATen/ops/choose_qparams_optimized_ops.h>
@@ -35,6 +35,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/grid_sampler_ops.h>
 #include <ATen/ops/gru_ops.h>
+#include <ATen/ops/isfinite_ops.h>
 #include <ATen/ops/istft_ops.h>
 #include <ATen/ops/lstm_ops.h>
 #include <ATen/ops/max_pool1d_ops.h>
@@ -70,7 +71,9 @@
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/kernels.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/rules/sparse.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 #include <limits>
 
@@ -99,6 +102,21 @@ bool one_hot(const Call& call) {
   at::Tensor result = at::zeros(sizes, self.options());
   result.scatter_(-1, self.unsqueeze(-1), 1);
   answer_with(call, std::move(result));
+  return true;
+}
+
+// Everything is finite where stand-ins answer, and integers are.
+bool isfinite(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || is_known(*fake, value_limit(fake->mode()->options))) {
+    return false;
+  }
+  const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  if (!is_whole && !stands_in(fake->mode(), call.op_name(), "True, nothing is amiss")) {
+    return false;
+  }
+  answer_with(call, all_of(true, self, fake->mode()));
   return true;
 }
 
@@ -210,8 +228,8 @@ at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {
   return lift(real, mode, /*copy=*/false);
 }
 
-// Numbers, or a tensor of numbers on any device.
-std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
+// Numbers, or a tensor of numbers on any device. Stand-ins take the most there can be for those that are not known.
+std::vector<int64_t> lengths_of(const Call& call, size_t arg, int64_t most) {
   if (call.traits.args[arg].kind != ArgKind::kTensor) {
     return call.arg(arg).toIntVector();
   }
@@ -220,6 +238,9 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.arg == arg && tensor.fake != nullptr) {
       std::optional<at::Tensor> values = read_values(*tensor.fake, std::numeric_limits<int64_t>::max());
+      if (!values && stands_in(tensor.fake->mode(), call.op_name(), "the whole length for each element")) {
+        return std::vector<int64_t>(static_cast<size_t>(lengths.numel()), most);
+      }
       if (!values) {
         refuse_unknown(call, tensor);
       }
@@ -237,7 +258,7 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg) {
 bool ctc_loss(const Call& call) {
   const at::Tensor log_probs = call.arg(0).toTensor();
   const at::Tensor targets = call.arg(1).toTensor();
-  const std::vector<int64_t> target_lengths = lengths_of(call, 3);
+  const std::vector<int64_t> target_lengths = lengths_of(call, 3, targets.dim() == 2 ? targets.size(1) : 1);
   const int64_t reduction = call.arg(5).toInt();
   const bool zero_infinity = call.arg(6).toBool();
   const bool is_batched = log_probs.dim() == 3;
@@ -245,7 +266,7 @@ bool ctc_loss(const Call& call) {
   at::Tensor result = std::get<0>(at::_ctc_loss(
       is_batched ? log_probs : log_probs.unsqueeze(1),
       targets.to(log_probs.device(), c10::kLong),
-      lengths_of(call, 2),
+      lengths_of(call, 2, log_probs.dim() == 0 ? 1 : log_probs.size(0)),
       target_lengths,
       call.arg(4).toInt(),
       zero_infinity));
@@ -406,10 +427,17 @@ bool sobol(const Call& call) {
   return of_data_in_memory(call);
 }
 
-// Constructors of sparse tensors put one together out of dense ones without an operator of the engine's, or look first at
-// what the indices are.
-bool refuse_sparse(const Call& call) {
-  refuse_layout(call);
+// _sparse_mm(mat1, mat2) adds the product to zeros that it makes, also outside of a mode.
+bool in_mode_of_argument(const Call& call) {
+  const FakeMode in_mode(*call.find_mode());
+  decompose(call);
+  return true;
+}
+
+// sparse_coo_tensor(indices, values) takes its size from the largest indices, which it reads through a pointer.
+bool sparse_of_largest_indices(const Call& call) {
+  check_size_is_known(call);
+  return of_data_in_memory(call);
 }
 
 // cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
@@ -499,6 +527,7 @@ void add_all(torch::Library& library) {
   add<ops::cov, &cov>(library);
   add<ops::istft, &of_valid_input<0>>(library);
   add<ops::cross_entropy_loss, &cross_entropy_loss>(library);
+  add<ops::isfinite, &isfinite>(library);
   add<ops::one_hot, &one_hot>(library);
   add<ops::scaled_dot_product_attention, &scaled_dot_product_attention>(library);
   add<ops::tensor_split_tensor_indices_or_sections, &needs_values<1>>(library);
@@ -533,14 +562,13 @@ void add_all(torch::Library& library) {
   add<ops::_sobol_engine_ff_, &sobol<2, 3>>(library);
   add<ops::_sobol_engine_scramble_, &sobol<0, 2>>(library);
   add<ops::_sobol_engine_initialize_state_, &sobol<0, 1>>(library);
-  add<ops::sparse_coo_tensor_indices, &refuse_sparse>(library);
-  add<ops::sparse_coo_tensor_indices_size, &refuse_sparse>(library);
-  add<ops::_sparse_coo_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_compressed_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_csr_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_csc_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_bsr_tensor_unsafe, &refuse_sparse>(library);
-  add<ops::_sparse_bsc_tensor_unsafe, &refuse_sparse>(library);
+  add<ops::sparse_coo_tensor_indices, &sparse_of_largest_indices>(library);
+  add<ops::_sparse_mm, &in_mode_of_argument>(library);
+  add<ops::_sparse_compressed_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_csr_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_csc_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_bsr_tensor_unsafe, &make_compressed_tensor>(library);
+  add<ops::_sparse_bsc_tensor_unsafe, &make_compressed_tensor>(library);
   add<ops::lstm_data, &packed_network<Cudnn::kLstm>>(library);
   add<ops::gru_data, &packed_network<Cudnn::kGru>>(library);
   add<ops::rnn_tanh_data, &packed_network<Cudnn::kRnnTanh>>(library);

@@ -139,7 +139,7 @@ at::Tensor backward(
     raise(
         ErrorKind::kUnsupportedFakeTensor,
         "aten::_embedding_bag_backward",
-        "the gradient is sparse; only strided tensors can be fake.");
+        "the sparse gradient of an embedding bag is not supported; make the bag with sparse=False.");
   }
   return dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, num_weights);
 }

@@ -16,6 +16,7 @@
 #include <torchfake/rules/rules.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 namespace torchfake {
 
@@ -38,7 +39,9 @@ bool sums_selection_up() {
 // The values of a mask, or the error.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
   const std::optional<at::Tensor> values = read_values(mask, value_limit(mode->options));
-  if (!values && (mode->options.selects_all || SelectsAll::active() || sums_selection_up())) {
+  if (!values &&
+      (mode->options.selects_all || SelectsAll::active() || sums_selection_up() ||
+       stands_in(mode, call.op_name(), "every element is selected"))) {
     PlainCpu plain;
     return at::ones({}, at::TensorOptions().dtype(c10::kBool).device(c10::kCPU)).expand(mask.sizes());
   }

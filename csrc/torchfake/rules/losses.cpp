@@ -41,7 +41,9 @@ at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t 
   // Whatever the target is, the loss has the input's dtype.
   const at::Tensor loss = pointwise(self, target);
   check_castable(loss.scalar_type(), self.scalar_type());
-  return reduced(loss.to(self.scalar_type()), reduction);
+  // A number that names no reduction is none.
+  const bool is_reduced = reduction == at::Reduction::Mean || reduction == at::Reduction::Sum;
+  return reduced(loss.to(self.scalar_type()), is_reduced ? reduction : at::Reduction::None);
 }
 
 at::Tensor& mse_backward_out(
@@ -60,6 +62,15 @@ at::Tensor& mse_backward_out(
       .enforce_safe_casting_to_output(true)
       .build();
   return grad_input;
+}
+
+at::Tensor mse_backward(
+    const at::Tensor& grad_output,
+    const at::Tensor& self,
+    const at::Tensor& target,
+    int64_t reduction) {
+  at::Tensor grad_input = strided_like(self);  // which the iterator resizes where the others are larger
+  return mse_backward_out(grad_output, self, target, reduction, grad_input);
 }
 
 void check_nll2d(const at::Tensor& self, const at::Tensor& target, const at::Tensor& weight) {
@@ -178,7 +189,7 @@ KernelList loss_kernels() {
       out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(),
       kernel<ops::multilabel_margin_loss_forward, &multilabel_margin_loss>(),
       kernel<ops::multilabel_margin_loss_backward, &multilabel_margin_loss_backward>(),
-      kernel<ops::mse_loss_backward, &backward_of_first>(),
+      kernel<ops::mse_loss_backward, &mse_backward>(),
       kernel<ops::_ctc_loss_backward, &backward_of_first>(),
       kernel<ops::_ctc_loss_backward_Tensor, &backward_of_first>(),
       kernel<ops::_use_cudnn_ctc_loss, &library_has_none>(),

@@ -47,7 +47,8 @@ constexpr Row kRows[] = {
     {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_mkldnn quantize_per_tensor "
      "quantize_per_tensor_dynamic quantize_per_channel _empty_affine_quantized _empty_per_channel_affine_quantized "
      "empty_quantized _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors "
-     "_sparse_compressed_tensor_with_dims _nested_tensor_from_tensor_list _nested_tensor_from_mask "
+     "_sparse_compressed_tensor_with_dims sparse_coo_tensor.size sparse_compressed_tensor* _spdiags "
+     "_nested_tensor_from_tensor_list _nested_tensor_from_mask "
      "_nested_view_from_buffer _nested_view_from_jagged",
      [](Facts& facts) { facts.makes_other_layout = true; }},
     {"roll unique_dim unique_dim_consecutive unique_consecutive linalg_matrix_exp isin.Tensor_Tensor",
@@ -57,12 +58,16 @@ constexpr Row kRows[] = {
 
     // ---- Values
     {"empty* new_empty*", [](Facts& facts) { facts.value_source = ValueSource::kUninitialised; }},
-    {"_empty* resize* set_* rand* _resize_output_ _efficientzerotensor _pin_memory",
+    // rrelu_with_noise_ reads what it overwrites, and fills an argument more.
+    {"_empty* resize* set_* _resize_output_ _efficientzerotensor _pin_memory rrelu_with_noise*",
      [](Facts& facts) { facts.value_source = ValueSource::kNone; }},
+    {"rand*", [](Facts& facts) { facts.value_source = ValueSource::kDrawn; }},
+    {"_amp_foreach_non_finite_check_and_unscale_", [](Facts& facts) { facts.finds_nothing = true; }},
     {"fill_ zero_ copy_", [](Facts& facts) { facts.value_source = ValueSource::kOverwrite; }},
     {"lift_fresh", [](Facts& facts) { facts.lift = Lift::kOwned; }},
     {"lift lift_fresh_copy", [](Facts& facts) { facts.lift = Lift::kCopied; }},
     {"nonzero", [](Facts& facts) { facts.memo = ValueMemos::kNonzero; }},
+    {"isnan. isinf.", [](Facts& facts) { facts.needs_values = true; }},
     {"_local_scalar_dense", [](Facts& facts) { facts.memo = ValueMemos::kItem; }},
     {"_unique _unique2 unique_dim", [](Facts& facts) { facts.memo = ValueMemos::kUnique; }},
     {"unique_consecutive unique_dim_consecutive", [](Facts& facts) { facts.memo = ValueMemos::kUniqueConsecutive; }},

@@ -16,6 +16,7 @@
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 #include <typeinfo>
 
@@ -38,7 +39,7 @@ RuleResult equal(Call& call, const ModePtr& mode) {
     return answer_with(call, *holds);
   }
   const bool known = self.sizes() != other.sizes() || self.numel() == 0 || same_memory(self, other);
-  if (!known && !mode->options.distinct_tensors_differ) {
+  if (!known && !mode->options.distinct_tensors_differ && !stands_in(mode, call.op_name(), "False")) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
@@ -57,8 +58,8 @@ bool in_derivative_formula() {
 }
 
 // The gradients of svd and eig check that the loss does not depend on the phase of the vectors, and raise if it does.
-RuleResult allclose(Call& call, const ModePtr& /*mode*/) {
-  if (!in_derivative_formula()) {
+RuleResult allclose(Call& call, const ModePtr& mode) {
+  if (!in_derivative_formula() && !stands_in(mode, call.op_name(), "True")) {
     return RuleResult::kContinue;
   }
   return answer_with(call, true);
@@ -102,8 +103,12 @@ std::optional<c10::Scalar> stand_in(const at::Tensor& asked) {
   return std::nullopt;
 }
 
-RuleResult local_scalar_dense(Call& call, const ModePtr& /*mode*/) {
-  const std::optional<c10::Scalar> value = stand_in(call.arg(0).toTensor());
+RuleResult local_scalar_dense(Call& call, const ModePtr& mode) {
+  const at::Tensor asked = call.arg(0).toTensor();
+  std::optional<c10::Scalar> value = stand_in(asked);
+  if (!value) {
+    value = number_in_place(mode, call.op_name(), asked.scalar_type());
+  }
   if (!value) {
     return RuleResult::kContinue;
   }
@@ -151,17 +156,17 @@ RuleResult unique_along_dim(Call& call, const ModePtr& /*mode*/) {
 // _unique2(self, sorted, return_inverse, return_counts), unique_consecutive(self, return_inverse, return_counts, dim):
 // the same of one element.
 template <size_t kReturnInverse>
-RuleResult unique_of_one(Call& call, const ModePtr& /*mode*/) {
+RuleResult unique_of_one(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   if (call.num_args() > kReturnInverse + 2 && !call.arg(kReturnInverse + 2).isNone()) {
     return unique_of_one_slice(call, call.arg(kReturnInverse + 2).toInt(), kReturnInverse);
   }
-  if (self.numel() != 1) {
+  if (self.numel() != 1 && !stands_in(mode, call.op_name(), "all elements differ")) {
     return RuleResult::kContinue;
   }
   const at::TensorOptions indices = self.options().dtype(c10::kLong);
   const std::vector<int64_t> nothing{0};
-  const std::vector<int64_t> one{1};
+  const std::vector<int64_t> one{self.numel()};
   return answer_with(
       call,
       at::empty(one, self.options()),
@@ -185,12 +190,26 @@ RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) 
   return answer_with(call, std::move(places));
 }
 
+// isnan(self), isinf(self): whether something is amiss, which nothing is where stand-ins answer.
+RuleResult finds_nothing(Call& call, const ModePtr& mode) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  const bool known = fake == nullptr || read_values(*fake, value_limit(mode->options));
+  const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  if (known || (!is_whole && !stands_in(mode, call.op_name(), "False, nothing is amiss"))) {
+    return RuleResult::kContinue;
+  }
+  return answer_with(call, all_of(false, self, mode));
+}
+
 // Asked where they are.
 RuleResult nonzero(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr || !multiplies_contiguous<torch::autograd::generated::ProdBackward0>(*node)) {
-    return mode->options.selects_all && call.num_args() == 1 ? every_place(call, self, mode) : RuleResult::kContinue;
+    const bool selects = call.num_args() == 1 &&
+        (mode->options.selects_all || stands_in(mode, call.op_name(), "every element is selected"));
+    return selects ? every_place(call, self, mode) : RuleResult::kContinue;
   }
   at::Tensor none = at::empty({0, self.dim()}, self.options().dtype(c10::kLong));
   return answer_with(call, std::move(none));
@@ -209,6 +228,7 @@ RuleList question_rules() {
       {"unique_dim.", &unique_along_dim<3>},
       {"unique_dim_consecutive.", &unique_along_dim<2>},
       {"nonzero.", &nonzero},
+      {"isnan. isinf.", &finds_nothing},
   };
 }
 

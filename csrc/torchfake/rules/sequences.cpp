@@ -1,12 +1,14 @@
 // Rules for packed sequences: lengths that are known give shapes that are known, whatever is being packed.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_pack_padded_sequence.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 namespace torchfake {
 
@@ -27,7 +29,12 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
       " ",
       lengths.scalar_type(),
       " tensor");
-  const std::optional<at::Tensor> values = read_values(*as_fake(lengths), value_limit(mode->options));
+  std::optional<at::Tensor> values = read_values(*as_fake(lengths), value_limit(mode->options));
+  if (!values && stands_in(mode, call.op_name(), "the whole length for each element")) {
+    NoFakeMode real;
+    values =
+        at::full(lengths.sizes(), input.size(batch_first ? 1 : 0), at::TensorOptions(c10::kLong).device(c10::kCPU));
+  }
   if (!values) {
     raise(
         ErrorKind::kDynamicOutputShape,

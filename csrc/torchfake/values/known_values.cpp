@@ -6,6 +6,7 @@
 
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/core/layout_fake.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/values/repeated_values.h>
@@ -163,14 +164,15 @@ bool has_data(const at::Tensor& real) {
 
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
   // A fake may claim the CPU too, and has no data to take the values from. What is known of it stays known.
-  if (!real.defined() || as_fake(real) != nullptr) {
+  if (!real.defined() || is_any_fake(real)) {
     return real;
   }
   at::Tensor fake = to_fake(real, mode);
-  const FakeTensorImpl& impl = *as_fake(fake);
-  if (real.is_cpu() && fills_storage(impl) && real.numel() <= value_limit(mode->options) && has_data(real)) {
+  const FakeTensorImpl* impl = as_fake(fake);  // null for other layouts, whose members hold what is known
+  if (impl != nullptr && real.is_cpu() && fills_storage(*impl) && real.numel() <= value_limit(mode->options) &&
+      has_data(real)) {
     PlainCpu plain;
-    make_known(impl, copy ? real.clone() : real);
+    make_known(*impl, copy ? real.clone() : real);
   }
   return fake;
 }

@@ -9,7 +9,9 @@
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/pytorch_errors.h>
+#include <torchfake/values/absorbing.h>
 #include <torchfake/values/collectives.h>
+#include <torchfake/values/draws.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
 #include <torchfake/values/single_precision.h>
@@ -53,7 +55,11 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
 }
 
 // Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so.
-bool is_written(const Call& call, const TensorArg& tensor) {
+// What is told to a search that finds nothing stays as it was.
+bool is_written(const Call& call, const TensorArg& tensor, const FakeModeOptions& options) {
+  if (call.traits.finds_nothing && options.assumes_valid && call.traits.args[tensor.arg].kind == ArgKind::kTensor) {
+    return false;
+  }
   if (tensor.is_written || !call.traits.args[tensor.arg].is_statistic) {
     return tensor.is_written;
   }
@@ -86,6 +92,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (traits.replaces_storage) {
     return;  // the values come and go with the storage
   }
+  draws_ = draw_limit(traits, mode.options);
   bool any_known = false;
   bool all_known = true;
   bool any_repeated = false;
@@ -93,12 +100,14 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   for (const TensorArg& tensor : call.tensors()) {
     has_out_ |= tensor.is_out;
     outs_fit &= !tensor.is_out || tensor.impl->numel() <= limit_;
-    const bool overwritten = tensor.is_out || (traits.values == ValueSource::kOverwrite && tensor.is_written);
+    draws_ = tensor.is_written && tensor.impl->numel() > draws_ ? 0 : draws_;
+    const bool overwritten = tensor.is_out ||
+        ((traits.values == ValueSource::kOverwrite || traits.values == ValueSource::kDrawn) && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
     // A write may also end what is known of other elements of the storage.
     any_known |= known || repeated ||
-        (is_written(call, tensor) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
+        (is_written(call, tensor, mode.options) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
     any_repeated |= repeated;
     const bool unread = overwritten || traits.args[tensor.arg].is_unread;
     all_known &= known || repeated || unread || tensor.fake == nullptr;  // what is real here is a number
@@ -120,8 +129,10 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     return;  // what other ranks contribute is not known, so nothing is computed
   }
   const bool constant = makes_values(traits, mode.options);
-  inputs_known_ = limit_ > 0 && (constant || (all_known && passes_values_on(traits, mode.options)));
-  if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || traits.values == ValueSource::kOverwrite)))) {
+  all_known = all_known || (C10_UNLIKELY(any_known) && limit_ > 1 && is_absorbed(call, limit_));
+  const bool drawn = draws_ > 0 && (all_known || traits.takes_shape_only);
+  inputs_known_ = limit_ > 0 && (constant || drawn || (all_known && passes_values_on(traits, mode.options)));
+  if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || drawn || traits.values == ValueSource::kOverwrite)))) {
     return;
   }
   if (traits.value_check != nullptr) {
@@ -129,7 +140,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   }
   if (traits.mutates || traits.updates_statistics) {
     for (const TensorArg& tensor : call.tensors()) {
-      if (is_written(call, tensor) && tensor.fake != nullptr) {
+      if (is_written(call, tensor, mode.options) && tensor.fake != nullptr) {
         written_.push_back(
             {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
              at::Tensor(),
@@ -191,7 +202,7 @@ torch::jit::Stack ValueTracker::real_arguments() const {
       // every kernel looks whether there is room for what it writes.
       PlainCpu plain;
       tensor = fake->numel() > limit_ ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
-                                      : new_buffer(*fake);
+                                      : new_buffer(*fake).zero_();
     }
     for (Written& written : self->written_) {
       if (written.fake.get() == fake && written.arg == arg) {
@@ -247,8 +258,9 @@ void ValueTracker::run_real(Call& call) const {
 
 bool ValueTracker::outputs_fit(const Call& call) const {
   bool fit = true;
+  const int64_t limit = draws_ > 0 ? draws_ : limit_;
   visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
-    fit = fit && (!tensor.defined() || (tensor.numel() <= limit_ && as_fake(tensor) != nullptr));
+    fit = fit && (!tensor.defined() || (tensor.numel() <= limit && as_fake(tensor) != nullptr));
   });
   for (const Written& written : written_) {
     // What is filled for the first time must be filled whole: the rest of the storage is unknown.
@@ -376,6 +388,13 @@ bool ValueTracker::run_aside(const Call& call, c10::Device device) {
     silent.emplace(&silence);
   }
   try {
+    if (draws_ > 0) {
+      with_generator(call, device, real_, [&] {
+        PlainCpu plain;
+        call.op.callBoxed(&real_);
+      });
+      return true;
+    }
     PlainCpu plain;
     const CpuEquivalent* equivalent = call.traits.cpu_equivalent;
     if (equivalent != nullptr && !device.is_cpu()) {

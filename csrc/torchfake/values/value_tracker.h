@@ -52,6 +52,7 @@ class ValueTracker {
   bool inputs_known_ = false;
   bool computes_ = false;
   bool has_out_ = false;
+  int64_t draws_ = 0;  // the most elements that are drawn: see Note [Draws]
   bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;

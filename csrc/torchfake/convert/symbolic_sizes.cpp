@@ -1,0 +1,64 @@
+// Gives a fake symbolic sizes.
+#include <torchfake/convert/symbolic_sizes.h>
+
+#include <c10/util/DimVector.h>
+
+#include <torchfake/core/fake_tensor_impl.h>
+
+#include <algorithm>
+
+namespace torchfake {
+
+namespace {
+
+// Each stride is, where one fits, the size times the stride of another dimension that lies closer in memory.
+c10::SymDimVector symbolic_strides(c10::SymIntArrayRef sizes, c10::IntArrayRef hints, c10::IntArrayRef strides) {
+  c10::SmallVector<int64_t, 5> order;
+  for (auto dim = static_cast<int64_t>(strides.size()) - 1; dim >= 0; --dim) {
+    order.push_back(dim);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] < strides[b]; });
+  c10::SymDimVector result(strides.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const int64_t dim = order[i];
+    result[dim] = strides[dim];
+    // The outermost that fits: of equal ones, the one that was placed last.
+    for (size_t j = i; j > 0 && strides[dim] > 1; --j) {
+      const int64_t inner = order[j - 1];
+      if (hints[inner] > 1 && strides[dim] == hints[inner] * strides[inner]) {
+        result[dim] = sizes[inner] * result[inner];
+        break;
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void make_symbolic(
+    const at::Tensor& fake,
+    const ShapeEnvPtr& env,
+    const std::map<int64_t, std::string>& names,
+    const std::string& source) {
+  FakeTensorImpl* impl = as_fake(fake);
+  TORCH_CHECK_VALUE(impl != nullptr && impl->has_plain_geometry(), "dynamic: expected a fake whose sizes are numbers");
+  const auto rank = impl->dim();
+  c10::SymDimVector sizes;
+  for (const int64_t size : impl->sizes()) {
+    sizes.emplace_back(size);
+  }
+  for (const auto& [dim, name] : names) {
+    TORCH_CHECK_INDEX(
+        dim >= -rank && dim < rank, "dynamic: the tensor has ", rank, " dimensions, and ", dim, " is none of them");
+    const int64_t place = dim < 0 ? dim + rank : dim;
+    sizes[place] = to_sym_int(env, env->create_size(impl->size(place), name, c10::str(source, ".size()[", place, "]")));
+  }
+  if (c10::asIntArrayRefSlowOpt(sizes)) {
+    return;
+  }
+  const c10::SymDimVector strides = symbolic_strides(sizes, impl->sizes(), impl->strides());
+  impl->set_sizes_and_strides(sizes, strides, c10::SymInt(impl->storage_offset()));
+}
+
+}  // namespace torchfake

@@ -1,0 +1,221 @@
+// Calls on fakes of other layouts than strided.
+#include <torchfake/dispatch/layout_call.h>
+
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/dispatch/admission.h>
+#include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/refusals.h>
+
+#include <atomic>
+
+namespace torchfake {
+
+namespace {
+
+std::atomic<LayoutFactsFinder> g_finder{nullptr};
+
+std::optional<c10::Device> claimed_by(const TensorArg& tensor) {
+  if (tensor.fake != nullptr) {
+    return tensor.fake->claimed_device();
+  }
+  const LayoutFake* fake = as_layout_fake(tensor.impl);
+  return fake == nullptr ? std::nullopt : std::optional(fake->claimed_device());
+}
+
+c10::Device device_of(const TensorArg& fake) {
+  return claimed_by(fake).value_or(c10::Device(c10::kCPU));
+}
+
+bool is_scalar_of_cpu(const TensorArg& tensor) {
+  const std::optional<c10::Device> device = claimed_by(tensor);
+  return tensor.impl->dim() == 0 && device.has_value() && device->is_cpu();
+}
+
+[[noreturn]] void refuse_devices(const Call& call, const TensorArg& first, const TensorArg& second) {
+  raise(
+      ErrorKind::kDeviceMismatch,
+      call.op_name(),
+      c10::str(
+          "Expected all tensors to be on the same device, but found two different devices ",
+          device_of(first),
+          ", ",
+          device_of(second),
+          ": ",
+          call.describe(first),
+          " and ",
+          call.describe(second),
+          "; move one of them with .to()."));
+}
+
+std::optional<c10::Layout> layout_argument(const Call& call) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    if (call.traits.args[i].kind == ArgKind::kLayout && call.arg(i).isInt()) {
+      return call.arg(i).toLayout();
+    }
+  }
+  return std::nullopt;
+}
+
+// The key at which the real operator has its kernel, on the CPU.
+c10::DispatchKey kernel_key(const Call& call) {
+  bool sparse = false;
+  bool compressed = false;
+  for (const TensorArg& tensor : call.tensors()) {
+    const c10::Layout layout = tensor.impl->layout();
+    sparse |= layout == c10::kSparse;
+    compressed |= layout != c10::kSparse && is_sparse_layout(layout);
+  }
+  if (!sparse && !compressed && call.tensors().empty()) {
+    const c10::Layout layout = layout_argument(call).value_or(c10::kStrided);
+    sparse = layout == c10::kSparse;
+    compressed = !sparse && is_sparse_layout(layout);
+  }
+  return compressed ? c10::DispatchKey::SparseCsrCPU : sparse ? c10::DispatchKey::SparseCPU : c10::DispatchKey::CPU;
+}
+
+// Of the layers above the engine, each has had its say about the call.
+c10::impl::LocalDispatchKeySet keys_below() {
+  c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  keys.excluded_ =
+      (keys.excluded_ | c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+       c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot)) -
+      c10::DispatchKeySet(c10::DispatchKey::PreDispatch) - c10::DispatchKeySet(c10::DispatchKey::Functionalize);
+  return keys;
+}
+
+}  // namespace
+
+void set_layout_facts_finder(LayoutFactsFinder finder) {
+  g_finder.store(finder, std::memory_order_release);
+}
+
+bool has_layout_fake(const Call& call) {
+  return std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
+    return tensor.fake == nullptr && as_layout_fake(tensor.impl) != nullptr;
+  });
+}
+
+bool asks_for_sparse_layout(const Call& call) {
+  return is_sparse_layout(layout_argument(call).value_or(c10::kStrided));
+}
+
+c10::Device common_device(const Call& call, const ModeState& mode) {
+  if (std::optional<c10::Device> asked = call.device_arg()) {
+    return normalize_device(*asked);
+  }
+  const TensorArg* common = nullptr;
+  for (const TensorArg& tensor : call.tensors()) {
+    if (!claimed_by(tensor)) {
+      continue;
+    }
+    if (common == nullptr || (is_scalar_of_cpu(*common) && !common->is_written)) {
+      common = &tensor;
+    } else if (claimed_by(tensor) != claimed_by(*common) && !is_scalar_of_cpu(tensor)) {
+      if (call.traits.devices == DevicePolicy::kFirst) {
+        continue;
+      }
+      refuse_devices(call, *common, tensor);
+    }
+  }
+  return common == nullptr ? c10::Device(c10::kCPU) : device_of(*common);
+}
+
+at::Tensor wrap_sparse(const at::Tensor& sparse, c10::Device device, const ModePtr& mode) {
+  std::vector<at::Tensor> members;
+  for (const at::Tensor& member : members_of(sparse)) {
+    members.push_back(as_fake(member) != nullptr ? member : to_fake(member, mode, device));
+  }
+  return make_layout_fake(sparse, members, device, mode);
+}
+
+at::Tensor plain_meta(const at::Tensor& fake) {
+  if (as_fake(fake) != nullptr) {
+    return to_meta(fake);
+  }
+  std::vector<at::Tensor> members;
+  for (const at::Tensor& member : members_of(fake)) {
+    members.push_back(as_fake(member) != nullptr ? to_meta(member) : member);
+  }
+  PlainCpu no_engine;
+  if (fake.layout() == c10::kSparse) {
+    return at::_sparse_coo_tensor_unsafe(
+        members[0],
+        members[1],
+        fake.sizes(),
+        members[1].options().layout(c10::kSparse),
+        static_cast<FakeSparseImpl*>(fake.unsafeGetTensorImpl())->coalesced());
+  }
+  return at::_sparse_compressed_tensor_unsafe(
+      members[0], members[1], members[2], fake.sizes(), members[2].options().layout(fake.layout()));
+}
+
+void composed_call(Call& call, c10::Device device, const ModePtr& mode) {
+  const c10::DispatchKeySet key(kernel_key(call));
+  {
+    const FakeMode in_mode(mode);
+    const c10::impl::ForceDispatchKeyGuard below(keys_below());
+    call.op.redispatchBoxed(key, call.stack);
+  }
+  const auto wrap = [&](const at::Tensor& output) {
+    const bool is_plain = output.defined() && !is_any_fake(output) && is_sparse_layout(output.layout());
+    return is_plain ? wrap_sparse(output, device, mode) : output;
+  };
+  for (size_t i = call.stack->size() - call.traits.num_returns; i < call.stack->size(); ++i) {
+    c10::IValue& value = (*call.stack)[i];
+    if (value.isTensor()) {
+      value = wrap(value.toTensor());
+    }
+  }
+}
+
+void layout_call(Call& call, const ModePtr& of_argument) {
+  // A copy: the argument that holds the mode may be gone after the call.
+  const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
+  if (call.has_non_fake()) {
+    admit_real_tensors(call, mode);
+  }
+  if (call.traits.is_composite && must_decompose(call.op)) {
+    return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
+  }
+  const LayoutFactsFinder finder = g_finder.load(std::memory_order_acquire);
+  const LayoutFacts* facts = finder == nullptr ? nullptr : finder(call.op);
+  if (facts == nullptr && call.traits.makes_other_layout) {
+    refuse_layout(call);
+  }
+  CallContext context;
+  context.is_unkeyed = true;
+  const c10::Device device = common_device(call, *mode);
+  const bool has_out =
+      std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.is_out; });
+  if (facts != nullptr && facts->rule != nullptr && !has_out && facts->rule(call, device, mode)) {
+    return;
+  }
+  if (facts != nullptr && facts->is_composed) {
+    return composed_call(call, device, mode);
+  }
+  stand_in_call(call, device, mode);
+}
+
+void layout_call_kept_out(Call& call) {
+  for (size_t i = 0; i < call.tensors().size(); ++i) {
+    const TensorArg tensor = call.tensors()[i];
+    const at::Tensor given(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    if (is_any_fake(given)) {
+      call.replace(tensor, plain_meta(given));
+    }
+  }
+  c10::impl::LocalDispatchKeySet keys = keys_below();
+  keys.included_ = keys.included_.remove(c10::DispatchKey::Fake);
+  keys.excluded_ = keys.excluded_.add(c10::DispatchKey::Fake);
+  const c10::impl::ForceDispatchKeyGuard below(keys);
+  call.op.callBoxed(call.stack);
+}
+
+}  // namespace torchfake

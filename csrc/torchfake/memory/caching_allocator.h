@@ -1,0 +1,187 @@
+// A model of PyTorch's caching allocator on one device: which blocks and segments a program's allocations take.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <torchfake/memory/allocator_config.h>
+#include <torchfake/memory/allocator_stats.h>
+#include <torchfake/memory/device_memory.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace torchfake::memory {
+
+// Note [The allocator model]
+//
+// Given the same calls as c10::cuda::CUDACachingAllocator, the model takes the same blocks of the same segments; tests
+// hold it to recordings of a real card, event by event. What it does:
+//
+//   - A size is rounded up to 512 bytes, or to a division of a power of two. Up to 1 MiB it belongs to the small pool, else
+//     to the large one. Pools hold free blocks ordered by stream, size, and age or address: the first that is large enough
+//     is taken, and split where the rest is worth keeping.
+//   - Where there is none, a segment is taken from the card: 2 MiB for the small pool, 20 MiB for sizes below 10 MiB, else
+//     the size rounded to 2 MiB. With expandable segments, memory is mapped to the end of the stream's one segment instead.
+//   - Where the card refuses, cached segments are given back and the card is asked again; then the call ends with an
+//     out-of-memory error.
+//   - A freed block merges with free neighbours of its segment. One that another stream has used is free once that stream's
+//     work is done. There are no kernels here that take time: it is done at the next allocation.
+
+struct Block;
+struct BlockPool;
+struct PrivatePool;
+struct ExpandableSegment;
+
+struct BlockInfo {
+  uint64_t address = 0;
+  size_t size = 0;
+  size_t requested_size = 0;
+  bool is_allocated = false;
+  bool is_active = false;  // allocated, or waiting for a stream
+};
+
+// A contiguous range of the card's memory.
+struct SegmentInfo {
+  uint64_t address = 0;
+  size_t total_size = 0;
+  size_t requested_size = 0;
+  size_t allocated_size = 0;
+  size_t active_size = 0;
+  c10::StreamId stream = 0;
+  bool is_large = false;
+  bool is_expandable = false;
+  PoolId pool;
+  std::vector<BlockInfo> blocks;
+};
+
+struct TraceEntry {
+  enum class Action : uint8_t {
+    kAlloc,
+    kFreeRequested,
+    kFreeCompleted,
+    kSegmentAlloc,
+    kSegmentFree,
+    kSegmentMap,
+    kSegmentUnmap,
+    kOutOfMemory,
+  };
+  Action action = Action::kAlloc;
+  uint64_t address = 0;  // the free bytes of the card, of kOutOfMemory
+  size_t size = 0;
+  c10::StreamId stream = 0;
+  PoolId pool;
+};
+
+// PyTorch's name of an action, as in a snapshot: "segment_alloc".
+const char* to_string(TraceEntry::Action action);
+
+// Thread-safe. Blocks are valid until they are freed.
+class CachingAllocator {
+ public:
+  // `memory` is to outlive it.
+  CachingAllocator(AllocatorConfig config, DeviceMemory& memory, c10::DeviceIndex device = 0);
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+  CachingAllocator(CachingAllocator&&) = delete;
+  CachingAllocator& operator=(CachingAllocator&&) = delete;
+
+  // Throws c10::OutOfMemoryError with PyTorch's message.
+  Block* allocate(size_t nbytes, c10::StreamId stream);
+  void free(Block* block);
+  // `stream` uses the block: once freed, it waits for that stream.
+  void record_stream(Block* block, c10::StreamId stream);
+
+  // Allocations of all streams come from `pool`, which is made if there is none, until the scope ends. Nests.
+  void begin_pool_scope(PoolId pool);
+  void end_pool_scope();
+  // Nobody will allocate from the pool any more: empty_cache() may give its memory back.
+  void release_pool(PoolId pool);
+
+  // Gives segments without a block in use back to the card.
+  void empty_cache();
+  // A part of the card's memory, in [0, 1]; 1 lifts the limit. Throws c10::Error for others.
+  void set_memory_fraction(double fraction);
+  double memory_fraction() const;
+  // Takes effect for what is allocated from now on. The release stays as it was.
+  void set_config(AllocatorConfig config);
+  AllocatorConfig config() const;
+
+  DeviceStats stats() const;
+  void reset_peak_stats();
+  void reset_accumulated_stats();
+  int64_t allocated_bytes() const;
+  int64_t reserved_bytes() const;
+  // By address.
+  std::vector<SegmentInfo> snapshot() const;
+  // Bytes of a block, which may be more than were asked for; and its address.
+  static size_t block_size(const Block* block);
+  static uint64_t block_address(const Block* block);
+
+  // Called with every event, under the allocator's lock; null ends it.
+  void set_trace(std::function<void(const TraceEntry&)> trace);
+
+ private:
+  struct Request;
+
+  Block* find_free(Request& request);
+  Block* new_segment(Request& request, bool is_retry);
+  Block* expand_segment(Request& request);
+  Block* find_expandable(const Request& request);
+  bool map(Block* block, size_t nbytes);
+  void unmap(Block* block);
+  Block* hand_out(const Request& request, Block* block);
+  void take_back(Block* block);
+  size_t merge(Block* block, Block* neighbour);
+
+  BlockPool& pool_for(size_t size);
+  size_t rounded(size_t nbytes) const;
+  size_t segment_size(size_t size) const;
+  bool should_split(const Request& request, const Block* block) const;
+  bool is_capturing() const;
+
+  void record_events(Block* block);
+  void process_events();
+  void synchronize_events();
+  void collect_garbage();
+  bool release_oversized(const Request& request);
+  bool release_cached();
+  void release_blocks(BlockPool& pool);
+  void release(Block* block);
+  void count_reserved(const BlockPool& pool, size_t nbytes, bool is_more);
+  [[noreturn]] void throw_out_of_memory(const Request& request);
+  void trace(TraceEntry::Action action, const Block& block, uint64_t address, size_t size) const;
+
+  Block* new_block(const Block& like);
+  void delete_block(Block* block);
+  template <typename F>
+  void for_each_block(F&& f) const;
+
+  mutable std::mutex mutex_;
+  AllocatorConfig config_;
+  DeviceMemory& memory_;
+  const c10::DeviceIndex device_;
+  std::optional<size_t> limit_;  // set_memory_fraction
+  size_t total_ = 0;  // of all segments
+  int32_t registrations_ = 0;
+  DeviceStats stats_;
+  std::unique_ptr<BlockPool> small_;
+  std::unique_ptr<BlockPool> large_;
+  std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
+  std::vector<PoolId> scopes_;
+  std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
+  std::vector<std::pair<c10::StreamId, Block*>> events_;  // in the order in which they were recorded
+  std::vector<Block*> deferred_;  // freed while a graph is captured
+  std::vector<Block*> spare_;  // deleted blocks, to be used again
+  ska::flat_hash_set<Block*> in_use_;  // neither free nor unmapped
+  std::function<void(const TraceEntry&)> trace_;
+};
+
+}  // namespace torchfake::memory

@@ -1,0 +1,105 @@
+// Who owns the bytes of a device: every allocation with its owner, operator, module and phase, in order.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace torchfake::memory {
+
+enum class Owner : uint8_t {
+  kParameters,
+  kGradients,
+  kOptimizerState,
+  kBuffers,
+  kActivations,  // made in a forward pass and alive when its backward pass begins
+  kInputs,  // made outside of modules, backward passes and optimizers
+  kTemporaries,
+  kWorkspaces,
+};
+inline constexpr size_t kOwners = 8;
+std::string_view to_string(Owner owner);
+
+// What a thread is doing, as far as it says so.
+enum class Activity : uint8_t { kOutside, kForward, kBackward, kOptimizer };
+
+// One block from its allocation to its end.
+struct LedgerRecord {
+  const void* storage = nullptr;  // null for temporaries and workspaces
+  size_t nbytes = 0;  // of the block
+  size_t requested = 0;
+  int64_t born = 0;  // the number of the event
+  int64_t died = -1;  // -1 while it lives
+  std::string_view op;
+  uint32_t scope = 0;  // of module paths
+  uint32_t phase = 0;
+  c10::Device device{c10::kCPU};
+  Activity activity = Activity::kOutside;
+  Owner owner = Owner::kTemporaries;
+  bool is_claimed = false;  // whether somebody said whose it is
+  bool keeps_graph = false;  // made where gradients are recorded
+};
+
+struct TimelinePoint {
+  int64_t event = 0;
+  uint32_t phase = 0;
+  std::array<int64_t, kOwners> bytes{};  // by owner
+
+  int64_t total() const;
+};
+
+// Thread-safe. Hears of blocks in the order in which a model takes and frees them.
+class Ledger {
+ public:
+  Ledger();
+
+  // Returns a number to end it with.
+  uint32_t birth(LedgerRecord record);
+  void death(uint32_t record) noexcept;
+
+  // Whose the block of a storage is. Nothing where it has no block that lives.
+  void claim(const void* storage, Owner owner);
+  // A backward pass begins, and with it a phase: what forward passes made and still lives are activations.
+  void begin_backward();
+
+  // From now on; "" is none. Phases are a sequence, scopes are set as modules are entered and left.
+  void begin_phase(std::string name);
+  uint32_t scope_number(std::string path);
+
+  std::vector<LedgerRecord> records() const;
+  std::vector<std::string> scopes() const;
+  std::vector<std::string> phases() const;
+
+  // Bytes of `device` by owner after each event; those that share an owner and a phase with their neighbours and are no
+  // peak may be left out, down to about `points` of them.
+  std::vector<TimelinePoint> timeline(c10::Device device, size_t points) const;
+  // The event after which `device` had most allocated, and how much that was.
+  std::pair<int64_t, int64_t> peak(c10::Device device) const;
+  // Devices with records.
+  std::vector<c10::Device> devices() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<LedgerRecord> records_;
+  std::vector<int64_t> events_;  // the record that was born (its number), or died (its complement)
+  ska::flat_hash_map<const void*, uint32_t> alive_;
+  std::vector<std::string> scopes_{""};
+  ska::flat_hash_map<std::string, uint32_t> scope_numbers_;
+  std::vector<std::string> phases_{""};
+};
+
+// What this thread's allocations are made for.
+struct LedgerContext {
+  Activity activity = Activity::kOutside;
+  uint32_t scope = 0;
+};
+LedgerContext& ledger_context();
+
+}  // namespace torchfake::memory

@@ -1,0 +1,284 @@
+// The memory of a mode's devices.
+#include <torchfake/memory/memory_model.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/env.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace torchfake::memory {
+
+namespace {
+
+// Autograd runs a backward pass of a GPU on a thread of its own, which has handles of its own.
+bool is_backward() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+// CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" are 2 of 4096 KiB and 8 of 16.
+std::optional<size_t> configured_workspace() {
+  const auto text = c10::utils::get_env("CUBLAS_WORKSPACE_CONFIG");
+  if (!text) {
+    return std::nullopt;
+  }
+  std::vector<size_t> numbers;
+  for (size_t at = 0; at < text->size(); ++at) {
+    if ((*text)[at] == ':') {
+      numbers.push_back(std::strtoull(text->c_str() + at + 1, nullptr, 10));
+    }
+  }
+  size_t total = 0;
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) {
+    total += numbers[i] * numbers[i + 1] * 1024;
+  }
+  return numbers.size() < 2 ? std::nullopt : std::optional(total);
+}
+
+}  // namespace
+
+struct MemoryModel::Device {
+  Device(c10::Device which, const Card& card, const AllocatorConfig& config)
+      : device(which), memory(card.total_bytes, card.context_bytes), allocator(config, memory, which.index()) {
+    memory.set_unlimited(card.is_unlimited);
+  }
+
+  c10::Device device;
+  CardMemory memory;
+  CachingAllocator allocator;
+  // By library, whether it is a backward pass, and stream.
+  std::map<std::tuple<Workspace, bool, c10::StreamId>, Entry> workspaces;
+  std::vector<Entry> temporaries;  // of the call that runs
+};
+
+MemoryModel::MemoryModel(Card card, AllocatorConfig config) : card_(card), config_(std::move(config)) {}
+
+MemoryModel::~MemoryModel() = default;
+
+MemoryModel::Device& MemoryModel::device_of(c10::Device device) {
+  const c10::Device which(device.type(), device.has_index() ? device.index() : c10::DeviceIndex{0});
+  for (const auto& known : devices_) {
+    if (known->device == which) {
+      return *known;
+    }
+  }
+  return *devices_.emplace_back(std::make_unique<Device>(which, card_, config_));
+}
+
+CachingAllocator& MemoryModel::allocator(c10::Device device) {
+  const std::lock_guard lock(mutex_);
+  return device_of(device).allocator;
+}
+
+std::pair<size_t, size_t> MemoryModel::memory_info(c10::Device device) {
+  const std::lock_guard lock(mutex_);
+  const CardMemory& memory = device_of(device).memory;
+  return {memory.free_bytes(), memory.total_bytes()};
+}
+
+HostBytes MemoryModel::host_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return host_;
+}
+
+Owner MemoryModel::owner_of(const Allocation& allocation) {
+  if (allocation.id == nullptr) {
+    return Owner::kTemporaries;
+  }
+  const Activity activity = is_backward() ? Activity::kBackward : ledger_context().activity;
+  return activity == Activity::kOutside ? Owner::kInputs : Owner::kTemporaries;
+}
+
+MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocation, Owner owner) {
+  Entry entry;
+  entry.device = &device;
+  entry.block = device.allocator.allocate(allocation.nbytes, allocation.stream);
+  if (C10_UNLIKELY(ledger_ != nullptr)) {
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (task != -1 && task != last_backward_) {
+      last_backward_ = task;
+      ledger_->begin_backward();
+    }
+    LedgerRecord record;
+    record.storage = allocation.id;
+    record.nbytes = CachingAllocator::block_size(entry.block);
+    record.requested = allocation.nbytes;
+    record.op = allocation.op;
+    record.scope = ledger_context().scope;
+    record.device = device.device;
+    record.activity = task != -1 ? Activity::kBackward : ledger_context().activity;
+    record.owner = owner;
+    record.keeps_graph = at::GradMode::is_enabled();
+    entry.record = ledger_->birth(record);
+  }
+  return entry;
+}
+
+void MemoryModel::give_back(const Entry& entry) noexcept {
+  entry.device->allocator.free(entry.block);
+  if (C10_UNLIKELY(ledger_ != nullptr)) {
+    ledger_->death(entry.record);
+  }
+}
+
+size_t MemoryModel::blas_workspace_bytes() const {
+  static const std::optional<size_t> configured = configured_workspace();
+  if (configured) {
+    return *configured;
+  }
+  const bool is_large = config_.release.minor >= 13
+      ? card_.capability_major == 9 || card_.capability_major == 10 || card_.capability_major == 12
+      : card_.capability_major == 9;
+  return is_large ? 32 * kMiB : 2 * 4096 * 1024 + 8 * 16 * 1024;
+}
+
+// A handle of cuBLAS belongs to a thread, and has a workspace for each stream.
+void MemoryModel::take_workspaces(Device& device, const Allocation& allocation) {
+  const auto [known, is_new] = workspaces_of_operators_.emplace(allocation.op.data(), Workspace::kNone);
+  if (is_new) {
+    known->second = operator_memory(allocation.op).workspace;
+  }
+  if (C10_LIKELY(known->second == Workspace::kNone)) {
+    return;
+  }
+  const bool needs_lt = known->second == Workspace::kBlasLt && !config_.release.shares_cublas_workspace();
+  const auto take_one = [&](Workspace which, size_t nbytes) {
+    Entry& entry = device.workspaces[{which, is_backward(), allocation.stream}];
+    if (entry.block == nullptr && nbytes > 0) {
+      Allocation workspace = allocation;
+      workspace.id = nullptr;
+      workspace.nbytes = nbytes;
+      entry = take(device, workspace, Owner::kWorkspaces);
+    }
+  };
+  take_one(Workspace::kBlas, blas_workspace_bytes());
+  if (needs_lt) {
+    take_one(Workspace::kBlasLt, kMiB);
+  }
+}
+
+void MemoryModel::on_alloc(const Allocation& allocation) {
+  if (allocation.nbytes == 0) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (allocation.device.is_cpu() || allocation.device.is_meta()) {
+    host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes) : 0;
+    host_.peak = std::max(host_.peak, host_.current);
+    return;
+  }
+  Device& device = device_of(allocation.device);
+  const Entry entry = take(device, allocation, owner_of(allocation));
+  if (allocation.id == nullptr) {
+    device.temporaries.push_back(entry);
+    return;
+  }
+  try {
+    if (!allocation.op.empty()) {
+      take_workspaces(device, allocation);
+    }
+    entries_[allocation.id] = entry;
+  } catch (...) {
+    give_back(entry);
+    throw;
+  }
+}
+
+// As PyTorch does: the new memory first, then the copy, then the old one goes.
+void MemoryModel::on_resize(const Allocation& allocation, size_t old_nbytes) {
+  const std::lock_guard lock(mutex_);
+  if (allocation.device.is_cpu() || allocation.device.is_meta()) {
+    host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes - old_nbytes) : 0;
+    host_.peak = std::max(host_.peak, host_.current);
+    return;
+  }
+  Device& device = device_of(allocation.device);
+  const auto old = entries_.find(allocation.id);
+  const std::optional<Entry> before = old == entries_.end() ? std::nullopt : std::optional(old->second);
+  if (allocation.nbytes > 0) {
+    entries_[allocation.id] = take(device, allocation, owner_of(allocation));
+  } else if (before) {
+    entries_.erase(old);
+  }
+  if (before) {
+    give_back(*before);
+  }
+}
+
+void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noexcept {
+  if (nbytes == 0) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (device.is_cpu() || device.is_meta()) {
+    host_.current -= device.is_cpu() ? static_cast<int64_t>(nbytes) : 0;
+    return;
+  }
+  if (id == nullptr) {
+    std::vector<Entry>& temporaries = device_of(device).temporaries;
+    if (!temporaries.empty()) {
+      give_back(temporaries.front());
+      temporaries.erase(temporaries.begin());
+    }
+    return;
+  }
+  if (const auto found = entries_.find(id); found != entries_.end()) {
+    give_back(found->second);
+    entries_.erase(found);
+  }
+}
+
+void MemoryModel::record_stream(const void* id, c10::StreamId stream) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = entries_.find(id); found != entries_.end()) {
+    found->second.device->allocator.record_stream(found->second.block, stream);
+  }
+}
+
+void MemoryModel::clear_workspaces() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& device : devices_) {
+    for (const auto& [key, entry] : device->workspaces) {
+      if (entry.block != nullptr) {
+        give_back(entry);
+      }
+    }
+    device->workspaces.clear();
+  }
+}
+
+void MemoryModel::set_ledger(std::shared_ptr<Ledger> ledger) {
+  const std::lock_guard lock(mutex_);
+  ledger_ = std::move(ledger);
+  if (ledger_ == nullptr) {
+    return;
+  }
+  const auto add = [&](Entry& entry, const void* id, Owner owner) {
+    LedgerRecord record;
+    record.storage = id;
+    record.nbytes = CachingAllocator::block_size(entry.block);
+    record.requested = record.nbytes;
+    record.device = entry.device->device;
+    record.owner = owner;
+    entry.record = ledger_->birth(record);
+  };
+  for (auto& [id, entry] : entries_) {
+    add(entry, id, Owner::kInputs);
+  }
+  for (const auto& device : devices_) {
+    for (auto& [key, entry] : device->workspaces) {
+      if (entry.block != nullptr) {
+        add(entry, nullptr, Owner::kWorkspaces);
+      }
+    }
+  }
+}
+
+std::shared_ptr<Ledger> MemoryModel::ledger() const {
+  const std::lock_guard lock(mutex_);
+  return ledger_;
+}
+
+}  // namespace torchfake::memory

@@ -1,0 +1,86 @@
+// The memory of a mode's devices: an allocator for each card, fed by the storages of fakes.
+#pragma once
+
+#include <c10/util/flat_hash_map.h>
+
+#include <torchfake/core/allocation.h>
+#include <torchfake/memory/caching_allocator.h>
+#include <torchfake/memory/ledger.h>
+#include <torchfake/memory/operator_memory.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace torchfake::memory {
+
+// What the model has to know of a card.
+struct Card {
+  size_t total_bytes = size_t{80} << 30;
+  int capability_major = 9;
+  // Memory that is in use before the first allocation: the CUDA context. Recorded on an H200, driver 580, CUDA 13.
+  size_t context_bytes = size_t{621} << 20;
+  bool is_unlimited = false;  // goes on past the card's size
+};
+
+// Figures of host memory, which no allocator of PyTorch's caches.
+struct HostBytes {
+  int64_t current = 0;
+  int64_t peak = 0;
+};
+
+// Thread-safe. Devices are made as they are first claimed, all with the same card.
+class MemoryModel final : public StorageObserver {
+ public:
+  explicit MemoryModel(Card card, AllocatorConfig config = {});
+  ~MemoryModel() override;
+
+  // Throws c10::OutOfMemoryError where the card is full.
+  void on_alloc(const Allocation& allocation) override;
+  void on_resize(const Allocation& allocation, size_t old_nbytes) override;
+  void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override;
+
+  // `stream` uses the storage: see CachingAllocator::record_stream.
+  void record_stream(const void* id, c10::StreamId stream);
+  // Gives back the workspaces of libraries, as torch._C._cuda_clearCublasWorkspaces() does.
+  void clear_workspaces();
+
+  CachingAllocator& allocator(c10::Device device);
+  // Free and total bytes, as cudaMemGetInfo says.
+  std::pair<size_t, size_t> memory_info(c10::Device device);
+  HostBytes host_bytes() const;
+  const Card& card() const {
+    return card_;
+  }
+
+  // Hears of every block from now on; null ends it. Blocks that live already are added first, as inputs.
+  void set_ledger(std::shared_ptr<Ledger> ledger);
+  std::shared_ptr<Ledger> ledger() const;
+
+ private:
+  struct Device;
+  struct Entry {
+    Block* block = nullptr;
+    Device* device = nullptr;
+    uint32_t record = 0;
+  };
+
+  Device& device_of(c10::Device device);
+  Entry take(Device& device, const Allocation& allocation, Owner owner);
+  void give_back(const Entry& entry) noexcept;
+  void take_workspaces(Device& device, const Allocation& allocation);
+  size_t blas_workspace_bytes() const;
+  static Owner owner_of(const Allocation& allocation);
+
+  const Card card_;
+  const AllocatorConfig config_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  ska::flat_hash_map<const void*, Entry> entries_;
+  ska::flat_hash_map<const char*, Workspace> workspaces_of_operators_;
+  HostBytes host_;
+  std::shared_ptr<Ledger> ledger_;
+  int last_backward_ = -1;
+};
+
+}  // namespace torchfake::memory

@@ -1,0 +1,490 @@
+// Sparse tensors of all sizes: constructors, conversions, products and what looks at the places of stored elements.
+#include <torchfake/rules/sparse.h>
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/_coalesce.h>
+#include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/zeros.h>
+
+#include <torchfake/core/errors.h>
+#include <torchfake/core/layout_fake.h>
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/dispatch/layout_call.h>
+#include <torchfake/rules/operator_table.h>
+#include <torchfake/values/known_values.h>
+
+#include <mutex>
+#include <unordered_map>
+
+namespace torchfake {
+
+namespace {
+
+void answer(const Call& call, c10::IValue value) {
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->push_back(std::move(value));
+}
+
+at::Tensor tensor(const Call& call, size_t arg) {
+  return call.arg(arg).toTensor();
+}
+
+bool is_coo(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kSparse;
+}
+
+bool is_strided(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided;
+}
+
+const at::SparseTensorImpl& coo(const at::Tensor& tensor) {
+  return *static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+// A fake of this mode, strided and with all elements of its own.
+at::Tensor dense(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, const ModePtr& mode) {
+  const FakeMode in_mode(mode);
+  return at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
+}
+
+std::vector<at::Tensor> cloned_members(const at::Tensor& sparse) {
+  std::vector<at::Tensor> members;
+  for (const at::Tensor& member : members_of(sparse)) {
+    members.push_back(at::clone(member));
+  }
+  return members;
+}
+
+// ---- Constructors
+
+// _sparse_coo_tensor_with_dims_and_tensors(sparse_dim, dense_dim, size, indices, values, ..., is_coalesced). A plain meta
+// tensor made of the same checks what PyTorch checks.
+bool coo_of_tensors(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor indices = tensor(call, 3);
+  const at::Tensor values = tensor(call, 4);
+  if (as_fake(indices) == nullptr || as_fake(values) == nullptr) {
+    return false;
+  }
+  const FakeMode in_mode(mode);
+  const at::Tensor placed_indices = indices.device() == device ? indices : indices.to(device);
+  const at::Tensor placed_values = values.device() == device ? values : values.to(device);
+  at::Tensor like;
+  {
+    const at::Tensor meta_indices = to_meta(placed_indices);
+    const at::Tensor meta_values = to_meta(placed_values);
+    PlainCpu no_engine;
+    like = at::_sparse_coo_tensor_with_dims_and_tensors(
+        call.arg(0).toInt(),
+        call.arg(1).toInt(),
+        call.arg(2).toDimVector(),
+        meta_indices,
+        meta_values,
+        meta_values.options()
+            .layout(c10::kSparse)
+            .dtype(call.arg(5).isNone() ? values.scalar_type() : call.arg(5).toScalarType()),
+        call.arg(9).toOptional<bool>());
+  }
+  answer(call, make_layout_fake(like, {placed_indices, placed_values}, device, mode));
+  return true;
+}
+
+// Constructors of a tensor that stores nothing, or is like another: PyTorch's own, on meta.
+bool on_meta(Call& call, c10::Device device, const ModePtr& mode) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    c10::IValue& value = call.arg(i);
+    if (call.traits.args[i].kind == ArgKind::kDevice && (!value.isNone() || call.tensors().empty())) {
+      value = c10::Device(c10::kMeta);
+    } else if (call.traits.args[i].kind == ArgKind::kPinMemory) {
+      value = c10::IValue();
+    } else if (value.isTensor() && is_any_fake(value.toTensor())) {
+      value = plain_meta(value.toTensor());
+    }
+  }
+  {
+    PlainCpu no_engine;
+    call.op.callBoxed(call.stack);
+  }
+  c10::IValue& result = call.stack->back();
+  const at::Tensor made = result.toTensor();
+  result = is_sparse_layout(made.layout()) ? wrap_sparse(made, device, mode) : to_fake(made, mode, device);
+  return true;
+}
+
+bool clone(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  answer(call, make_layout_fake(self, cloned_members(self), device, mode));
+  return true;
+}
+
+// detach(self), alias(self): another tensor over the same members.
+bool same_members(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  at::Tensor other = make_layout_fake(self, members_of(self), device, mode);
+  if (!self.is_inference() && !other.is_inference()) {
+    other.unsafeGetTensorImpl()->set_version_counter(self.unsafeGetTensorImpl()->version_counter());
+  }
+  answer(call, std::move(other));
+  return true;
+}
+
+// ---- To dense, and sums with dense ones
+
+bool to_dense(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  TORCH_CHECK(call.arg(1).isNone(), "dtype argument is not supported by sparse_to_dense");
+  answer(call, dense(self.sizes(), self.scalar_type(), device, mode));
+  return true;
+}
+
+// add(dense, sparse), in place or not.
+template <bool kInPlace>
+bool add(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor other = tensor(call, 1);
+  if (!is_strided(self) || !is_coo(other) || self.sizes() != other.sizes()) {
+    return false;
+  }
+  const c10::ScalarType dtype = at::result_type(self, other);
+  if (!kInPlace) {
+    answer(call, dense(self.sizes(), dtype, device, mode));
+    return true;
+  }
+  TORCH_CHECK(
+      c10::canCast(dtype, self.scalar_type()),
+      "Can't convert result type ",
+      dtype,
+      " to output ",
+      self.scalar_type(),
+      " in add operation");
+  forget_known_bytes(self.storage().unsafeGetStorageImpl());
+  answer(call, self);
+  return true;
+}
+
+// ---- Products of a sparse matrix and a dense one
+
+bool is_product(const at::Tensor& left, const at::Tensor& right) {
+  return !is_strided(left) && is_strided(right) && left.dim() == 2 && right.dim() == 2 &&
+      left.size(1) == right.size(0) && left.scalar_type() == right.scalar_type();
+}
+
+bool mm(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor left = tensor(call, 0);
+  const at::Tensor right = tensor(call, 1);
+  if (!is_product(left, right)) {
+    return false;
+  }
+  answer(call, dense({left.size(0), right.size(1)}, left.scalar_type(), device, mode));
+  return true;
+}
+
+// addmm(self, mat1, mat2) and _sparse_addmm.
+bool addmm(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor left = tensor(call, 1);
+  const at::Tensor right = tensor(call, 2);
+  if (!is_strided(self) || !is_product(left, right) || self.scalar_type() != left.scalar_type()) {
+    return false;
+  }
+  const std::array<int64_t, 2> sizes = {left.size(0), right.size(1)};
+  if (!at::is_expandable_to(self.sizes(), sizes)) {
+    return false;
+  }
+  answer(call, dense(sizes, self.scalar_type(), device, mode));
+  return true;
+}
+
+bool mv(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor left = tensor(call, 0);
+  const at::Tensor right = tensor(call, 1);
+  if (is_strided(left) || !is_strided(right) || left.dim() != 2 || right.dim() != 1 || left.size(1) != right.size(0) ||
+      left.scalar_type() != right.scalar_type()) {
+    return false;
+  }
+  answer(call, dense({left.size(0)}, left.scalar_type(), device, mode));
+  return true;
+}
+
+// sparse_sampled_addmm(self, mat1, mat2): the elements that self stores.
+bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor left = tensor(call, 1);
+  const at::Tensor right = tensor(call, 2);
+  const bool fits = self.layout() == c10::kSparseCsr && self.dim() == 2 && is_strided(left) && is_strided(right) &&
+      left.dim() == 2 && right.dim() == 2 && left.size(0) == self.size(0) && right.size(1) == self.size(1) &&
+      left.size(1) == right.size(0) && left.scalar_type() == self.scalar_type() &&
+      right.scalar_type() == self.scalar_type();
+  if (!fits) {
+    return false;
+  }
+  answer(call, make_layout_fake(self, cloned_members(self), device, mode));
+  return true;
+}
+
+// _sparse_mm_reduce_impl and its backward have kernels on the CPU alone. The latter trusts indices that it is given.
+bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      device.is_cpu(), "Could not run '", call.op_name(), "' with arguments from the 'SparseCsrCUDA' backend.");
+  return false;
+}
+
+// _sparse_mm_reduce_impl_backward(self, grad_out, weight, reduce, arg_out, output_mask)
+bool mm_reduce_backward(Call& call, c10::Device device, const ModePtr& mode) {
+  of_cpu_alone(call, device, mode);
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor weight = tensor(call, 2);
+  const c10::List<bool> mask = call.arg(5).toBoolList();
+  at::Tensor grad_self;
+  at::Tensor grad_weight;
+  if (mask.get(0)) {
+    grad_self = make_layout_fake(self, cloned_members(self), device, mode);
+  }
+  if (mask.get(1)) {
+    grad_weight = dense(weight.sizes(), weight.scalar_type(), device, mode);
+  }
+  torch::jit::drop(*call.stack, call.num_args());
+  call.stack->emplace_back(std::move(grad_self));
+  call.stack->emplace_back(std::move(grad_weight));
+  return true;
+}
+
+// ---- The places of stored elements
+
+// sparse_mask(self, mask): the elements of self that a coalesced mask stores.
+bool sparse_mask(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const at::Tensor mask = tensor(call, 1);
+  if (!is_strided(self) || !is_coo(mask) || !coo(mask).coalesced() || self.sizes() != mask.sizes() ||
+      coo(mask).nnz() == 0) {
+    return false;
+  }
+  const at::Tensor values = dense(coo(mask).values().sizes(), self.scalar_type(), device, mode);
+  answer(
+      call,
+      make_sparse_fake(
+          coo(mask).sparse_dim(),
+          coo(mask).dense_dim(),
+          mask.sizes(),
+          at::clone(coo(mask).indices()),
+          values,
+          /*coalesced=*/true,
+          device,
+          mode));
+  return true;
+}
+
+// The indices that remain, found by the real operator on a tensor of the same places that stores numbers.
+at::Tensor coalesced_indices(const at::SparseTensorImpl& self, const at::Tensor& known) {
+  PlainCpu no_engine;
+  const at::Tensor counts = at::zeros({self.nnz()}, at::TensorOptions().dtype(c10::kByte));
+  const at::Tensor places =
+      at::_sparse_coo_tensor_unsafe(known, counts, self.sizes().slice(0, self.sparse_dim()), c10::kByte);
+  return at::_coalesce(places)._indices();
+}
+
+bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const at::SparseTensorImpl& impl = coo(self);
+  std::vector<at::Tensor> members;
+  if (impl.nnz() < 2 || impl.coalesced()) {
+    members = cloned_members(self);
+  } else {
+    const std::optional<at::Tensor> known = known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max());
+    if (!known) {
+      raise(
+          ErrorKind::kDynamicOutputShape,
+          call.op_name(),
+          "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices "
+          "are "
+          "known only where they follow from small constants; or let real values travel along "
+          "(propagate_real_tensors).");
+    }
+    const at::Tensor indices = coalesced_indices(impl, *known);
+    c10::SmallVector<int64_t, 6> sizes(impl.values().sizes());
+    sizes[0] = indices.size(1);
+    at::Tensor fake_indices = to_fake(indices, mode, device);
+    set_known_bytes(
+        fake_indices.storage().unsafeGetStorageImpl(), device, indices.storage().getWeakStorageImpl().lock());
+    members = {std::move(fake_indices), dense(sizes, self.scalar_type(), device, mode)};
+  }
+  answer(
+      call,
+      make_sparse_fake(
+          impl.sparse_dim(), impl.dense_dim(), self.sizes(), members[0], members[1], /*coalesced=*/true, device, mode));
+  return true;
+}
+
+// _spdiags(diagonals, offsets, shape, layout): the offsets tell how much is stored.
+bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor offsets = tensor(call, 1);
+  TORCH_CHECK(device.is_cpu() && offsets.is_cpu(), "_spdiags is only implemented for CPU tensors");
+  const FakeTensorImpl* fake = as_fake(offsets);
+  const auto shape = call.arg(2).toDimVector();
+  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  if (fake != nullptr && !is_empty && offsets.numel() > 0 &&
+      !known_tensor(*fake, std::numeric_limits<int64_t>::max())) {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "the number of stored elements depends on the offsets, and this fake tensor holds no values. Make the offsets "
+        "from "
+        "constants.");
+  }
+  return false;
+}
+
+// ---- The stored values alone
+
+// mul and div by a number, or by a tensor of no dimensions. There is no division for compressed layouts.
+template <bool kDivides>
+bool scaled(Call& call, c10::Device device, const ModePtr& mode) {
+  const at::Tensor self = tensor(call, 0);
+  const bool is_scale =
+      call.arg(1).isScalar() || (call.arg(1).isTensor() && is_strided(tensor(call, 1)) && tensor(call, 1).dim() == 0);
+  if (is_strided(self) || !is_scale || self.dim() == 0 || (kDivides && !is_coo(self))) {
+    return false;
+  }
+  const at::Tensor values = members_of(self).back();
+  const FakeMode in_mode(mode);
+  torch::jit::Stack arguments(call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
+  arguments[0] = values;
+  call.op.callBoxed(&arguments);
+  const at::Tensor result = arguments.back().toTensor();
+  if (result.is_same(values)) {
+    answer(call, self);
+    return true;
+  }
+  std::vector<at::Tensor> members = cloned_members(self);
+  members.back() = result;
+  answer(call, make_layout_fake(self, members, device, mode));
+  return true;
+}
+
+struct Row {
+  const char* names;
+  LayoutFacts facts;
+};
+
+constexpr Row kRows[] = {
+    {"_sparse_coo_tensor_with_dims_and_tensors", {&coo_of_tensors, false}},
+    {"_sparse_coo_tensor_with_dims _sparse_compressed_tensor_with_dims empty.memory_format zeros zeros. "
+     "sparse_coo_tensor.size zeros_like empty_like",
+     {&on_meta, false}},
+    {"sparse_compressed_tensor* new_zeros new_empty _to_copy", {nullptr, true}},
+    {"clone", {&clone, false}},
+    {"detach alias", {&same_members, false}},
+    {"_to_dense", {&to_dense, false}},
+    {"add.Tensor", {&add<false>, false}},
+    {"add_.Tensor", {&add<true>, false}},
+    {"mm _sparse_mm", {&mm, false}},
+    {"addmm _sparse_addmm", {&addmm, false}},
+    {"mv", {&mv, false}},
+    {"sparse_sampled_addmm", {&sampled_addmm, false}},
+    {"_sparse_mm_reduce_impl", {&of_cpu_alone, false}},
+    {"_sparse_mm_reduce_impl_backward", {&mm_reduce_backward, false}},
+    {"sparse_mask", {&sparse_mask, false}},
+    {"_coalesce", {&coalesce, false}},
+    {"_spdiags", {&spdiags, false}},
+    {"mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar", {&scaled<false>, false}},
+    {"div.Tensor div_.Tensor div.Scalar div_.Scalar", {&scaled<true>, false}},
+    // Questions, and parts.
+    {"sparse_dim dense_dim _dimI _dimV _nnz is_coalesced _coalesced_ _indices _values indices values crow_indices "
+     "col_indices ccol_indices row_indices",
+     {nullptr, true}},
+    // Values of the same places. Those that keep zero at zero, which PyTorch applies to the stored values.
+    {"abs abs_ asin asin_ asinh asinh_ atan atan_ atanh atanh_ ceil ceil_ conj_physical conj_physical_ deg2rad "
+     "deg2rad_ erf erf_ erfinv erfinv_ expm1 expm1_ floor floor_ frac frac_ isinf isnan isneginf isposinf log1p log1p_ "
+     "nan_to_num nan_to_num_ neg neg_ rad2deg rad2deg_ relu relu_ round round_ sgn sgn_ sign sign_ signbit sin sin_ "
+     "sinh "
+     "sinh_ sqrt sqrt_ tan tan_ tanh tanh_ trunc trunc_ threshold_backward angle",
+     {nullptr, true}},
+    {"sum. any. native_norm", {nullptr, true}},
+    // Changes of places that are the same for all elements.
+    {"transpose transpose_ permute unsqueeze cat zero_ copy_ copy_sparse_to_sparse_ sparse_resize_ "
+     "sparse_resize_and_clear_ resize_as_sparse_",
+     {nullptr, true}},
+    // By stand-ins alone.
+    {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {nullptr, false}},
+};
+
+const LayoutFacts* find_facts(const c10::OperatorHandle& op) {
+  static std::mutex mutex;
+  static auto* found = new std::unordered_map<std::string, const LayoutFacts*>();
+  const c10::OperatorName& whole = op.operator_name();
+  const std::lock_guard lock(mutex);
+  const auto [entry, is_new] = found->emplace(c10::toString(whole), nullptr);
+  if (is_new) {
+    const std::string_view name = whole.name;
+    const std::string_view library = name.substr(0, name.find("::"));
+    for (const Row& row : kRows) {
+      if (names_operator(row.names, library, name.substr(library.size() + 2), whole.overload_name)) {
+        entry->second = &row.facts;
+      }
+    }
+  }
+  return entry->second;
+}
+
+[[maybe_unused]] const bool g_is_set = (set_layout_facts_finder(&find_facts), true);
+
+}  // namespace
+
+bool make_compressed_tensor(const Call& call) {
+  std::array<at::Tensor, 3> members;
+  for (size_t i = 0; i < members.size(); ++i) {
+    members[i] = tensor(call, i);
+    if (as_fake(members[i]) == nullptr) {
+      raise(
+          ErrorKind::kRealTensor,
+          call.op_name(),
+          c10::str(
+              "argument '",
+              call.op.schema().arguments()[i].name(),
+              "' is a real tensor and others are fake; convert it with torchfake.to_fake, or create it inside the "
+              "mode."));
+    }
+  }
+  const FakeTensorImpl& fake = *as_fake(members[2]);
+  const ModePtr mode = fake.mode();
+  const c10::Device device = call.device_arg() ? normalize_device(*call.device_arg()) : fake.claimed_device();
+  for (at::Tensor& member : members) {
+    member = member.device() == device ? member : member.to(device);
+  }
+  std::array<at::Tensor, 3> plain;
+  std::transform(members.begin(), members.end(), plain.begin(), &to_meta);
+  torch::jit::Stack arguments(call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (i < plain.size()) {
+      arguments[i] = plain[i];
+    } else if (call.traits.args[i].kind == ArgKind::kDevice) {
+      arguments[i] = c10::Device(c10::kMeta);
+    }
+  }
+  {
+    PlainCpu no_engine;
+    call.op.callBoxed(&arguments);
+  }
+  answer(call, make_layout_fake(arguments.back().toTensor(), members, device, mode));
+  return true;
+}
+
+void check_size_is_known(const Call& call) {
+  const at::Tensor indices = tensor(call, 0);
+  const FakeTensorImpl* fake = as_fake(indices);
+  if (fake != nullptr && indices.numel() > 0 && !is_in_memory(*fake)) {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "without a size the shape of the result follows from the largest indices, and this fake tensor holds no "
+        "values; "
+        "pass the size.");
+  }
+}
+
+}  // namespace torchfake

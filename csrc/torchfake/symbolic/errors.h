@@ -1,0 +1,22 @@
+// The errors of symbolic sizes, beside those of core/errors.h.
+#pragma once
+
+#include <torchfake/core/errors.h>
+
+namespace torchfake {
+
+// Numbered after the last kind there; a front of another language tells them apart by these numbers.
+inline constexpr auto kDynamicShapesKind =
+    static_cast<ErrorKind>(static_cast<uint8_t>(ErrorKind::kUnsupportedMutationAliasing) + 1);
+inline constexpr auto kUnbackedSymbolKind = static_cast<ErrorKind>(static_cast<uint8_t>(kDynamicShapesKind) + 1);
+
+// A symbolic size where none can stand, symbols of two environments, arithmetic that overflows.
+using DynamicShapesError = TypedError<kDynamicShapesKind>;
+// A decision depends on a symbol whose value only data can tell.
+using UnbackedSymbolError = TypedError<kUnbackedSymbolKind>;
+
+// `op` may be empty.
+[[noreturn]] void raise_dynamic_shapes(const std::string& op, const std::string& detail);
+[[noreturn]] void raise_unbacked_symbol(const std::string& op, const std::string& detail);
+
+}  // namespace torchfake

@@ -1,0 +1,47 @@
+// What is answered in the place of values that nobody knows.
+#include <torchfake/values/stand_in_answers.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/full.h>
+
+#include <torchfake/core/plain_cpu.h>
+#include <torchfake/core/to_fake.h>
+#include <torchfake/values/known_values.h>
+#include <torchfake/values/repeated_values.h>
+
+namespace torchfake {
+
+bool stands_in(const ModePtr& mode, const std::string& op, std::string_view answer) {
+  if (mode->options.stand_ins == nullptr) {
+    return false;
+  }
+  mode->options.stand_ins->on_answer(op, answer);
+  return true;
+}
+
+c10::Scalar number_in_place(c10::ScalarType dtype) {
+  if (dtype == c10::kBool) {
+    return c10::Scalar(false);
+  }
+  return c10::isIntegralType(dtype, /*includeBool=*/false) ? c10::Scalar(int64_t{1}) : c10::Scalar(1.0);
+}
+
+std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, c10::ScalarType dtype) {
+  const c10::Scalar value = number_in_place(dtype);
+  const char* said = value.isBoolean() ? "False" : (value.isIntegral(/*includeBool=*/false) ? "1" : "1.0");
+  return stands_in(mode, op, said) ? std::optional(value) : std::nullopt;
+}
+
+at::Tensor all_of(bool value, const at::Tensor& like, const ModePtr& mode) {
+  at::Tensor fake = to_fake(at::detail::empty_meta(like.sizes(), c10::kBool), mode, like.device());
+  PlainCpu plain;
+  const auto options = at::TensorOptions().dtype(c10::kBool).device(c10::kCPU);
+  if (like.numel() <= value_limit(mode->options)) {
+    make_known(*as_fake(fake), at::full(like.sizes(), value, options));
+  } else {
+    make_repeated(*as_fake(fake), at::full(std::vector<int64_t>(like.dim(), 1), value, options));
+  }
+  return fake;
+}
+
+}  // namespace torchfake

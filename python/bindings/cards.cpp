@@ -1,0 +1,111 @@
+// Virtual cards: their memory, and the answers that stand in for unknown values.
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/fake_mode.h>
+#include <torchfake/core/fake_storage.h>
+#include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/devices/card_memory.h>
+#include <torchfake/values/stand_in_answers.h>
+
+#include "bindings.h"
+
+namespace torchfake {
+
+namespace {
+
+namespace py = pybind11;
+
+// Calls a Python function with the operator and the answer. What it raises ends the call.
+class PythonStandIns final : public StandIns {
+ public:
+  explicit PythonStandIns(const py::function& hear) : hear_(hear.ptr()) {
+    Py_INCREF(hear_);
+  }
+  ~PythonStandIns() override {
+    if (Py_IsInitialized() != 0) {
+      py::gil_scoped_acquire gil;
+      Py_DECREF(hear_);
+    }
+  }
+  PythonStandIns(const PythonStandIns&) = delete;
+  PythonStandIns& operator=(const PythonStandIns&) = delete;
+  PythonStandIns(PythonStandIns&&) = delete;
+  PythonStandIns& operator=(PythonStandIns&&) = delete;
+
+  void on_answer(const std::string& op, std::string_view answer) override {
+    py::gil_scoped_acquire gil;
+    try {
+      const py::handle hear(hear_);
+      hear(op, answer);
+    } catch (py::error_already_set& error) {
+      error.restore();
+      python_error carrier;
+      carrier.persist();
+      throw carrier;
+    }
+  }
+
+ private:
+  PyObject* const hear_;
+};
+
+c10::DeviceIndex checked(int index) {
+  TORCH_CHECK_VALUE(index >= 0 && index < 127, "CardMemory: expected an index from 0 to 126, got ", index);
+  return static_cast<c10::DeviceIndex>(index);
+}
+
+}  // namespace
+
+std::shared_ptr<StandIns> python_stand_ins(const py::function& hear) {
+  return std::make_shared<PythonStandIns>(hear);
+}
+
+void bind_cards(py::module_& module) {
+  py::class_<CardMemory, std::shared_ptr<CardMemory>>(module, "CardMemory")
+      .def(
+          py::init([](std::vector<int64_t> capacities, int64_t context) {
+            return std::make_shared<CardMemory>(c10::kCUDA, std::move(capacities), context);
+          }),
+          py::arg("capacities"),
+          py::arg("context"))
+      .def("allocated", [](const CardMemory& self, int index) { return self.allocated(checked(index)); })
+      .def("peak", [](const CardMemory& self, int index) { return self.peak(checked(index)); })
+      .def("allocations", [](const CardMemory& self, int index) { return self.allocations(checked(index)); })
+      .def("live", [](const CardMemory& self, int index) { return self.live(checked(index)); })
+      .def("reset_peak", [](CardMemory& self, int index) { self.reset_peak(checked(index)); });
+  module.def("claimed_device_count", [] { return static_cast<int>(claimed_device_count()); });
+  // The number that stands for the address of a fake's first element.
+  module.def(
+      "address_of",
+      [](const at::Tensor& fake) {
+        const FakeTensorImpl* impl = as_fake(fake);
+        TORCH_CHECK_VALUE(impl != nullptr, "address_of: expected a fake tensor");
+        if (fake.numel() == 0) {
+          return uintptr_t{0};
+        }
+        return address_of(impl->storage_impl(), impl->claimed_device()) +
+            static_cast<uintptr_t>(fake.storage_offset()) * fake.itemsize();
+      },
+      py::arg("fake"));
+  module.def(
+      "address_of_storage",
+      [](const c10::Storage& storage) {
+        const std::optional<c10::Device> device = claimed_device_of(storage.unsafeGetStorageImpl());
+        TORCH_CHECK_VALUE(device.has_value(), "address_of_storage: expected the storage of a fake tensor");
+        return storage.nbytes() == 0 ? uintptr_t{0} : address_of(storage.unsafeGetStorageImpl(), *device);
+      },
+      py::arg("storage"));
+  // Tells the stand-ins of a fake's mode that `name` is answered in their place; False where the mode has none.
+  module.def(
+      "stands_in",
+      torch::wrap_pybind_function([](const at::Tensor& fake, const std::string& name, const std::string& answer) {
+        const FakeTensorImpl* impl = as_fake(fake);
+        return impl != nullptr && stands_in(impl->mode(), name, answer);
+      }),
+      py::arg("fake"),
+      py::arg("name"),
+      py::arg("answer"));
+}
+
+}  // namespace torchfake

@@ -1,0 +1,232 @@
+// The memory model of a mode: its figures, and the ledger of who owns what.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torchfake/core/fake_mode.h>
+#include <torchfake/core/fake_storage.h>
+#include <torchfake/memory/memory_model.h>
+
+#include "memory_bindings.h"
+#include "memory_dicts.h"
+
+namespace torchfake {
+
+namespace {
+
+namespace py = pybind11;
+using memory::Ledger;
+using memory::MemoryModel;
+
+py::dict owners_dict(const std::array<int64_t, memory::kOwners>& bytes) {
+  py::dict dict;
+  for (size_t i = 0; i < memory::kOwners; ++i) {
+    dict[py::str(std::string(memory::to_string(static_cast<memory::Owner>(i))))] = bytes[i];
+  }
+  return dict;
+}
+
+memory::Owner owner_named(const std::string& name) {
+  for (size_t i = 0; i < memory::kOwners; ++i) {
+    const auto owner = static_cast<memory::Owner>(i);
+    if (memory::to_string(owner) == name) {
+      return owner;
+    }
+  }
+  TORCH_CHECK_VALUE(false, "there is no owner '", name, "'.");
+}
+
+py::list records_list(const Ledger& ledger) {
+  py::list list;
+  for (const memory::LedgerRecord& record : ledger.records()) {
+    list.append(
+        py::make_tuple(
+            record.device.str(),
+            record.nbytes,
+            record.requested,
+            record.born,
+            record.died,
+            std::string(memory::to_string(record.owner)),
+            std::string(record.op),
+            record.scope,
+            record.phase,
+            static_cast<int>(record.activity)));
+  }
+  return list;
+}
+
+void bind_ledger(py::module_& module) {
+  py::class_<Ledger, std::shared_ptr<Ledger>>(module, "MemoryLedger")
+      .def(py::init([] { return std::make_shared<Ledger>(); }))
+      .def(
+          "claim",
+          [](Ledger& self, uintptr_t storage, const std::string& owner) {
+            self.claim(reinterpret_cast<const void*>(storage), owner_named(owner));
+          },
+          py::arg("storage"),
+          py::arg("owner"))
+      .def("begin_backward", [](Ledger& self) { self.begin_backward(); })
+      .def(
+          "begin_phase", [](Ledger& self, std::string name) { self.begin_phase(std::move(name)); }, py::arg("name"))
+      .def(
+          "scope_number",
+          [](Ledger& self, std::string path) { return self.scope_number(std::move(path)); },
+          py::arg("path"))
+      .def("records", [](const Ledger& self) { return records_list(self); })
+      .def("scopes", [](const Ledger& self) { return self.scopes(); })
+      .def("phases", [](const Ledger& self) { return self.phases(); })
+      .def(
+          "devices",
+          [](const Ledger& self) {
+            std::vector<std::string> names;
+            for (const c10::Device device : self.devices()) {
+              names.push_back(device.str());
+            }
+            return names;
+          })
+      .def(
+          "timeline",
+          [](const Ledger& self, const std::string& device, size_t points) {
+            py::list list;
+            for (const memory::TimelinePoint& point : self.timeline(c10::Device(device), points)) {
+              list.append(py::make_tuple(point.event, point.phase, owners_dict(point.bytes)));
+            }
+            return list;
+          },
+          py::arg("device"),
+          py::arg("points"))
+      .def(
+          "peak",
+          [](const Ledger& self, const std::string& device) { return self.peak(c10::Device(device)); },
+          py::arg("device"));
+  module.def(
+      "exchange_memory_scope",
+      [](uint32_t scope) { return std::exchange(memory::ledger_context().scope, scope); },
+      py::arg("scope"));
+  module.def(
+      "exchange_memory_activity",
+      [](int activity) {
+        return static_cast<int>(
+            std::exchange(memory::ledger_context().activity, static_cast<memory::Activity>(activity)));
+      },
+      py::arg("activity"));
+}
+
+void bind_model(py::module_& module) {
+  py::class_<MemoryModel, std::shared_ptr<MemoryModel>>(module, "MemoryModel")
+      .def(
+          py::init([](size_t total,
+                      int capability,
+                      std::optional<size_t> context,
+                      bool unlimited,
+                      const std::optional<std::string>& config,
+                      std::optional<int> release) {
+            memory::Card card;
+            card.total_bytes = total;
+            card.capability_major = capability;
+            card.context_bytes = context.value_or(card.context_bytes);
+            card.is_unlimited = unlimited;
+            memory::AllocatorConfig parsed =
+                config ? memory::parse_allocator_config(*config) : memory::allocator_config_of_environment();
+            if (release) {
+              parsed.release.minor = *release;
+            }
+            return std::make_shared<MemoryModel>(card, std::move(parsed));
+          }),
+          py::kw_only(),
+          py::arg("total"),
+          py::arg("capability") = 9,
+          py::arg("context") = py::none(),
+          py::arg("unlimited") = false,
+          py::arg("config") = py::none(),
+          py::arg("release") = py::none())
+      .def(
+          "allocated",
+          [](MemoryModel& self, const std::string& device) {
+            return self.allocator(c10::Device(device)).allocated_bytes();
+          })
+      .def(
+          "reserved",
+          [](MemoryModel& self, const std::string& device) {
+            return self.allocator(c10::Device(device)).reserved_bytes();
+          })
+      .def(
+          "stats",
+          [](MemoryModel& self, const std::string& device) {
+            memory::CachingAllocator& allocator = self.allocator(c10::Device(device));
+            return stats_dict(allocator.stats(), allocator.config());
+          })
+      .def(
+          "segments",
+          [](MemoryModel& self, const std::string& device) {
+            const c10::Device which(device);
+            return segments_list(self.allocator(which).snapshot(), which.index());
+          })
+      .def(
+          "reset_peak_stats",
+          [](MemoryModel& self, const std::string& device) { self.allocator(c10::Device(device)).reset_peak_stats(); })
+      .def(
+          "reset_accumulated_stats",
+          [](MemoryModel& self, const std::string& device) {
+            self.allocator(c10::Device(device)).reset_accumulated_stats();
+          })
+      .def(
+          "empty_cache",
+          [](MemoryModel& self, const std::string& device) { self.allocator(c10::Device(device)).empty_cache(); })
+      .def(
+          "set_memory_fraction",
+          [](MemoryModel& self, const std::string& device, double fraction) {
+            self.allocator(c10::Device(device)).set_memory_fraction(fraction);
+          })
+      .def(
+          "memory_fraction",
+          [](MemoryModel& self, const std::string& device) {
+            return self.allocator(c10::Device(device)).memory_fraction();
+          })
+      .def(
+          "memory_info",
+          [](MemoryModel& self, const std::string& device) { return self.memory_info(c10::Device(device)); })
+      .def("clear_workspaces", [](MemoryModel& self) { self.clear_workspaces(); })
+      .def(
+          "record_stream",
+          [](MemoryModel& self, uintptr_t storage, c10::StreamId stream) {
+            self.record_stream(reinterpret_cast<const void*>(storage), stream);
+          })
+      .def(
+          "host_bytes",
+          [](MemoryModel& self) {
+            const memory::HostBytes bytes = self.host_bytes();
+            return std::make_pair(bytes.current, bytes.peak);
+          })
+      .def_property(
+          "ledger",
+          [](MemoryModel& self) { return self.ledger(); },
+          [](MemoryModel& self, std::shared_ptr<Ledger> ledger) { self.set_ledger(std::move(ledger)); });
+}
+
+}  // namespace
+
+void bind_memory_model(py::module_& module) {
+  bind_ledger(module);
+  bind_model(module);
+  // Not while another thread works in the mode: its storages ask for the observer without a lock.
+  module.def(
+      "set_memory_model",
+      [](const ModePtr& mode, std::shared_ptr<MemoryModel> model) {
+        mode->options.storage_observer = std::move(model);
+      },
+      py::arg("mode").none(false),
+      py::arg("model"));
+  module.def(
+      "memory_model",
+      [](const ModePtr& mode) { return std::dynamic_pointer_cast<MemoryModel>(mode->options.storage_observer); },
+      py::arg("mode").none(false));
+  // What names the storage of a fake to its observer; 0 where nobody observes it.
+  module.def(
+      "storage_key",
+      [](const at::Tensor& tensor) -> uintptr_t {
+        c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl());
+        return storage == nullptr ? 0 : reinterpret_cast<uintptr_t>(storage_context(storage));
+      },
+      py::arg("tensor"));
+}
+
+}  // namespace torchfake

@@ -1,0 +1,199 @@
+"""The cards that a mode can claim: a table of known ones, and what a program may ask of them.
+
+The H200's row was read from one; those of the others are what PyTorch reports of them, which differs by a few megabytes
+from driver to driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from torchfake import _C
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+_MOST = 127  # the indices that PyTorch can name
+
+#: The version of CUDA that `torch.version.cuda` names in a mode with cards.
+CUDA_VERSION = "13.0"
+#: The version of cuDNN that `torch.backends.cudnn.version()` returns there.
+CUDNN_VERSION = 91900
+#: The version of NCCL.
+NCCL_VERSION = (2, 28, 9)
+#: The architectures that PyTorch's own builds for that version contain.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A kind of GPU, as `torch.cuda.get_device_properties` describes it."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    L2_cache_size: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block_optin: int
+    max_threads_per_multi_processor: int
+    clock_rate: int
+    memory_clock_rate: int
+    memory_bus_width: int
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability."""
+        return (self.major, self.minor)
+
+
+def _card(
+    name: str,
+    capability: tuple[int, int],
+    mebibytes: int,
+    processors: int,
+    l2_mebibytes: int,
+    shared_kibibytes: int,
+    threads: int,
+    clocks: tuple[int, int],
+    bus: int,
+) -> Card:
+    return Card(
+        name,
+        *capability,
+        total_memory=mebibytes * _MIB,
+        multi_processor_count=processors,
+        L2_cache_size=l2_mebibytes * _MIB,
+        shared_memory_per_multiprocessor=shared_kibibytes << 10,
+        # One kibibyte of each processor is the system's; Volta and Turing keep none.
+        shared_memory_per_block_optin=(shared_kibibytes - (1 if capability >= (8, 0) else 0)) << 10,
+        max_threads_per_multi_processor=threads,
+        clock_rate=clocks[0],
+        memory_clock_rate=clocks[1],
+        memory_bus_width=bus,
+    )
+
+
+#: The known cards, by the names that `gpus=` takes.
+CARDS: dict[str, Card] = {
+    "H200": replace(
+        _card("NVIDIA H200", (9, 0), 143155, 132, 60, 228, 2048, (1980000, 3201000), 6016), total_memory=150_109_880_320
+    ),
+    "H100-80GB": _card("NVIDIA H100 80GB HBM3", (9, 0), 81079, 132, 50, 228, 2048, (1980000, 2619000), 5120),
+    "H100-94GB": _card("NVIDIA H100 NVL", (9, 0), 95320, 132, 60, 228, 2048, (1785000, 2619000), 6016),
+    "A100-40GB": _card("NVIDIA A100-SXM4-40GB", (8, 0), 40338, 108, 40, 164, 2048, (1410000, 1215000), 5120),
+    "A100-80GB": _card("NVIDIA A100-SXM4-80GB", (8, 0), 81050, 108, 40, 164, 2048, (1410000, 1593000), 5120),
+    "B200": _card("NVIDIA B200", (10, 0), 182642, 148, 126, 228, 2048, (1965000, 3996000), 7680),
+    "L40S": _card("NVIDIA L40S", (8, 9), 45457, 142, 96, 100, 1536, (2520000, 9001000), 384),
+    "L4": _card("NVIDIA L4", (8, 9), 22563, 58, 48, 100, 1536, (2040000, 6251000), 192),
+    "A10": _card("NVIDIA A10", (8, 6), 22515, 72, 6, 100, 1536, (1695000, 6251000), 384),
+    "T4": _card("Tesla T4", (7, 5), 15102, 40, 4, 64, 1024, (1590000, 5001000), 256),
+    "RTX-4090": _card("NVIDIA GeForce RTX 4090", (8, 9), 24217, 128, 72, 100, 1536, (2520000, 10501000), 384),
+    "RTX-3090": _card("NVIDIA GeForce RTX 3090", (8, 6), 24259, 82, 6, 100, 1536, (1695000, 9751000), 384),
+    "V100": _card("Tesla V100-SXM2-16GB", (7, 0), 16160, 80, 6, 96, 2048, (1530000, 877000), 4096),
+}
+
+_ALIASES = {"H100": "H100-80GB", "A100": "A100-80GB", "RTX4090": "RTX-4090", "RTX3090": "RTX-3090"}
+
+#: The bytes of a card that a process takes before its first tensor: CUDA's context. Read from an H200.
+CONTEXT_BYTES = 552_402_944
+
+#: The kind that a mode claims if none is asked for (docs/decisions/0009).
+DEFAULT = CARDS["H200"]
+
+
+def find_card(name: str) -> Card:
+    """The card of that name, whatever its case.
+
+    Raises:
+        ValueError: There is none.
+    """
+    wanted = name.strip().upper().replace(" ", "-").removeprefix("NVIDIA-")
+    wanted = _ALIASES.get(wanted, wanted)
+    if wanted not in CARDS:
+        raise ValueError(f"there is no card '{name}' in the table; known are {', '.join(CARDS)}")
+    return CARDS[wanted]
+
+
+def parse_size(text: str | int) -> int:
+    """A number of bytes: 24GiB, 80GB, 512MiB, or a plain number.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": _MIB, "GIB": _GIB}
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
+    if found is None or found[2].upper() not in units:
+        raise ValueError(f"'{text}' is no size in bytes; write 24GiB, 80GB or a number")
+    size = int(float(found[1]) * units[found[2].upper()])
+    if size <= 0:
+        raise ValueError(f"'{text}': expected a size above 0")
+    return size
+
+
+def parse_gpus(text: str) -> tuple[Card, ...]:
+    """The cards of a machine: `H200`, `8xH100-80GB`.
+
+    Raises:
+        ValueError: The text says neither, or names an unknown card.
+    """
+    count, times, name = text.strip().partition("x")
+    if not times or not count.isdigit():
+        count, name = "1", text
+    if not 1 <= int(count) <= _MOST:
+        raise ValueError(f"gpus='{text}': expected 1 to {_MOST} cards")
+    return (find_card(name),) * int(count)
+
+
+class Cards:
+    """The cards of a mode: those that were asked for, or as many of the default kind as have been claimed."""
+
+    def __init__(self, asked: tuple[Card, ...] | None, memory: _C.CardMemory) -> None:
+        self._asked = asked
+        self.memory = memory
+
+    @classmethod
+    def of(cls, gpus: str | None, gpu_memory: str | int | None, *, faked: bool = True) -> Cards:
+        """The cards of a mode, from its options. With `faked=False` there are none.
+
+        Raises:
+            ValueError: An option names no card, or no size.
+        """
+        if not faked:
+            return cls((), _C.CardMemory([], CONTEXT_BYTES))
+        if gpus is None and gpu_memory is None:
+            return cls(None, _C.CardMemory([], CONTEXT_BYTES))
+        asked = (DEFAULT,) if gpus is None else parse_gpus(gpus)
+        if gpu_memory is not None:
+            asked = tuple(replace(card, total_memory=parse_size(gpu_memory)) for card in asked)
+        return cls(asked, _C.CardMemory([card.total_memory for card in asked], CONTEXT_BYTES))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Cards:
+        return self  # the copy of a mode claims the same cards
+
+    @property
+    def are_limited(self) -> bool:
+        """Whether a number of cards was asked for, so that no other index and no more memory is there."""
+        return self._asked is not None
+
+    def __len__(self) -> int:
+        if self._asked is not None:
+            return len(self._asked)
+        return max(_C.claimed_device_count(), _C.exchange_device("cuda", None) + 1)
+
+    def __getitem__(self, index: int) -> Card:
+        if not 0 <= index < (_MOST if self._asked is None else len(self._asked)):
+            raise AssertionError("Invalid device id")  # as torch.cuda says it
+        return DEFAULT if self._asked is None else self._asked[index]
+
+    def describe(self) -> str:
+        """Their number and kind, in words."""
+        names = [self[index].name for index in range(len(self))]
+        return f"{len(names)} x {names[0]}" if names else "none"

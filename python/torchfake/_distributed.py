@@ -1,0 +1,239 @@
+"""Process groups in a mode: one process stands for one rank of many, whatever backend the program asks for.
+
+`init_process_group("nccl")` gives PyTorch's own fake group, with the rank and world size of the environment. Its
+collectives have the right sizes and unknown values (Note [Values of other ranks] in collectives.h). What is sent as a
+Python object is the exception, since a program uses it at once: it gets this rank's own contribution, and the mode's
+stand-ins hear of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchfake._virtual_cards import current_cards
+from torchfake.errors import DataDependentOutputException
+from torchfake.fake import find_fake
+from torchfake.modes import current_mode, fake_mode
+
+_REPLACED = ("nccl", "gloo", "mpi", "ucc")
+
+
+def _stands_for_many() -> bool:
+    cards = current_cards()
+    return cards is not None and len(cards) > 0
+
+
+def _is_replaced(backend: Any) -> bool:
+    """Whether a backend (None, a name, or `cpu:gloo,cuda:nccl`) would reach other processes."""
+    names = [part.rpartition(":")[2] for part in str(backend or "nccl").lower().split(",")]
+    return all(name in _REPLACED for name in names)
+
+
+def _from_environment(given: int, variable: str) -> int:
+    if given >= 0:
+        return given
+    if variable not in os.environ:
+        raise ValueError(
+            "Error initializing torch.distributed using env:// rendezvous: "
+            f"environment variable {variable} expected, but not set. torchfake run --nproc-per-node sets it."
+        )
+    return int(os.environ[variable])
+
+
+def init_process_group(
+    original: Callable[..., None],
+    backend: Any = None,
+    init_method: str | None = None,
+    timeout: Any = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+    **kwargs: Any,
+) -> None:
+    if not _stands_for_many() or not _is_replaced(backend):
+        original(backend, init_method, timeout, world_size, rank, store, group_name, pg_options, device_id, **kwargs)
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    original(
+        "fake",
+        rank=_from_environment(rank, "RANK"),
+        world_size=_from_environment(world_size, "WORLD_SIZE"),
+        store=FakeStore(),
+        group_name=group_name,
+    )
+
+
+def new_group(
+    original: Callable[..., Any],
+    ranks: Any = None,
+    timeout: Any = None,
+    backend: Any = None,
+    pg_options: Any = None,
+    **kwargs: Any,
+) -> Any:
+    if _stands_for_many() and backend is not None and _is_replaced(backend) and _default_is_fake():
+        return original(ranks, backend="fake", **{name: kwargs[name] for name in kwargs if name != "device_id"})
+    return original(ranks, timeout, backend, pg_options, **kwargs)
+
+
+def _default_is_fake() -> bool:
+    return dist.is_initialized() and dist.get_backend() == "fake"
+
+
+def _tell(name: str) -> None:
+    """Notes the stand-in; an error if the mode has none."""
+    mode = current_mode()
+    if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
+        raise DataDependentOutputException(
+            f"{name}: what other ranks send is not known here, where one process stands for one rank. "
+            'fake_mode(unknown="stand-in") takes this rank\'s own contribution in its place.',
+            name,
+        )
+    mode.stand_ins.hear(name, "this rank's own object")
+
+
+def _applies(group: Any) -> bool:
+    return _stands_for_many() and _default_is_fake() and dist.get_world_size(group) > 1
+
+
+def all_gather_object(
+    original: Callable[..., None], object_list: list[Any], obj: Any, group: Any = None, **kwargs: Any
+) -> None:
+    if not _applies(group):
+        original(object_list, obj, group, **kwargs)
+        return
+    _tell("all_gather_object")
+    object_list[:] = [obj] * len(object_list)
+
+
+def gather_object(
+    original: Callable[..., None],
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    **kwargs: Any,
+) -> None:
+    if not _applies(group):
+        original(obj, object_gather_list, dst, group, **kwargs)
+        return
+    if object_gather_list is not None:
+        _tell("gather_object")
+        object_gather_list[:] = [obj] * len(object_gather_list)
+
+
+def broadcast_object_list(
+    original: Callable[..., None], object_list: list[Any], src: int | None = None, group: Any = None, **kwargs: Any
+) -> None:
+    if not _applies(group):
+        original(object_list, src, group, **kwargs)
+        return
+    if dist.get_rank() != (0 if src is None else src):
+        _tell("broadcast_object_list")
+
+
+def scatter_object_list(
+    original: Callable[..., None],
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    **kwargs: Any,
+) -> None:
+    if not _applies(group):
+        original(scatter_object_output_list, scatter_object_input_list, src, group, **kwargs)
+        return
+    if scatter_object_input_list:
+        scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
+    else:
+        _tell("scatter_object_list")
+
+
+def verify_shapes(original: Callable[..., None], process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
+    """DDP compares the shapes of its parameters between ranks, in memory: all of them are this one's."""
+    if not (_default_is_fake() and find_fake(tensors) is not None):
+        original(process_group, tensors, *args, **kwargs)
+
+
+def _reduced(group: Any, bucket: Any) -> Any:
+    """What a bucket of gradients holds when all ranks have added theirs: the future of the fake group holds nothing."""
+    buffer = bucket.buffer()
+    dist.all_reduce(buffer.div_(dist.get_world_size(group)), group=group)
+    future: Any = torch.futures.Future()
+    future.set_result(buffer)
+    return future
+
+
+_reduced.__annotations__.clear()  # DDP compares annotations with its own classes, and these are text
+
+
+class _Without:
+    """An object of PyTorch's C++ without some of its methods, which return a constant here instead."""
+
+    def __init__(self, inner: Any, **answers: Any) -> None:
+        self._inner = inner
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._answers:
+            return lambda *args, **kwargs: self._answers[name]
+        return getattr(self._inner, name)
+
+
+def pre_forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    if dist.get_backend(self.process_group) == "fake" and not isinstance(self.reducer, _Without):
+        if not self._comm_hooks:
+            self.register_comm_hook(self.process_group, _reduced)
+        # The times of a card, which need a PyTorch with CUDA; an order of buckets that ranks agree on in memory.
+        self.logger = _Without(self.logger, set_runtime_stats_and_log=None)
+        self.reducer = _Without(self.reducer, _rebuild_buckets=False)
+    return original(self, *args, **kwargs)
+
+
+class _Ended:
+    """What `start_processes(join=False)` returns: its processes have ended."""
+
+    def join(self, *args: Any, **kwargs: Any) -> bool:
+        return True
+
+    def pids(self) -> list[int]:
+        return []
+
+
+def start_processes(
+    original: Callable[..., Any],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    *others: Any,
+    **kwargs: Any,
+) -> Any:
+    """Runs one of the processes that `torch.multiprocessing.spawn` would start here: the rank that was chosen."""
+    mode = current_mode()
+    if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
+        return original(fn, args, nprocs, join, *others, **kwargs)
+    rank = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
+    mode.stand_ins.hear("spawn", f"process {rank} of {nprocs} alone, in this one")
+    fn(rank, *args)
+    return None if join else _Ended()
+
+
+#: The replacements, by name in `torch.distributed.distributed_c10d`.
+IN_A_GROUP: dict[str, Callable[..., Any]] = {
+    "init_process_group": init_process_group,
+    "new_group": new_group,
+    "all_gather_object": all_gather_object,
+    "gather_object": gather_object,
+    "broadcast_object_list": broadcast_object_list,
+    "scatter_object_list": scatter_object_list,
+}

@@ -1,0 +1,262 @@
+"""The memory of claimed devices: what `torch.cuda` would answer on a real card, and who owns it.
+
+>>> import torch
+>>> import torchfake.memory
+>>> with torchfake.fake_mode(), torchfake.memory.track(total_memory=24 << 30) as t:
+...     model = torch.nn.Linear(4096, 4096, device="cuda")
+...     model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+>>> t.peak >> 20
+193
+>>> {owner: size >> 20 for owner, size in t.at_peak().owners.items() if size >> 20}
+{'parameters': 64, 'gradients': 64, 'inputs': 1, 'workspaces': 64}
+
+A mode has one model of memory, made by `attach` or `track`; the functions here answer for the mode that is entered.
+They have the meaning of their namesakes in `torch.cuda`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchfake import _C
+from torchfake._memory_report import Report
+from torchfake._memory_summary import summary_of
+from torchfake._memory_tracking import Moment, Tracker, model_of_mode
+from torchfake.modes import fake_mode
+
+__all__ = [
+    "Moment",
+    "Report",
+    "Tracker",
+    "allocated",
+    "attach",
+    "detach",
+    "dump_snapshot",
+    "empty_cache",
+    "host",
+    "largest",
+    "max_allocated",
+    "max_reserved",
+    "mem_get_info",
+    "memory_fraction",
+    "reserved",
+    "reset_accumulated_stats",
+    "reset_peak_stats",
+    "set_per_process_memory_fraction",
+    "snapshot",
+    "stats",
+    "stats_as_nested_dict",
+    "summary",
+    "track",
+]
+
+Device = torch.device | str | int | None
+
+
+def attach(
+    mode: _C.ModeState | None = None,
+    *,
+    total_memory: int,
+    compute_capability: tuple[int, int] = (9, 0),
+    context_memory: int | None = None,
+    unlimited: bool = False,
+    config: str | None = None,
+    release: int | None = None,
+) -> _C.MemoryModel:
+    """Models the memory of a mode's devices from now on. To be called while no other thread works in the mode.
+
+    Args:
+        mode: The state of the mode; that of the mode which is entered, if None.
+        total_memory: Bytes of each card.
+        compute_capability: Decides on the size of cuBLAS's workspaces.
+        context_memory: Bytes that the CUDA context takes; by default what it takes on an H200.
+        unlimited: Goes on past the card's size instead of raising `torch.OutOfMemoryError`.
+        config: The allocator's options; by default those of `PYTORCH_ALLOC_CONF`.
+        release: The minor version of the PyTorch 2 that is modelled; by default the installed one's.
+    """
+    state = mode if mode is not None else _C.current_mode()
+    if state is None:
+        raise RuntimeError("memory.attach: no mode is entered; pass one, or enter it first")
+    model = _C.MemoryModel(
+        total=total_memory,
+        capability=compute_capability[0],
+        context=context_memory,
+        unlimited=unlimited,
+        config=config,
+        release=release,
+    )
+    _C.set_memory_model(state, model)
+    return model
+
+
+def detach(mode: _C.ModeState | None = None) -> None:
+    """Ends what `attach` began. Storages that live are no longer counted by a model attached later."""
+    state = mode if mode is not None else _C.current_mode()
+    if state is None:
+        raise RuntimeError("memory.detach: no mode is entered; pass one, or enter it first")
+    _C.set_memory_model(state, None)
+
+
+def track(**card: Any) -> Tracker:
+    """Records who owns the memory of the mode that is entered, or of a `fake_mode()` that it enters itself.
+
+    Takes the arguments of `attach`, for a mode without a model. The default card has 80 GiB.
+    """
+    return Tracker(card)
+
+
+def _model() -> _C.MemoryModel:
+    model = model_of_mode()
+    if model is None:
+        raise RuntimeError(
+            "torchfake.memory: the mode has no model of memory; call memory.attach() or use memory.track()"
+        )
+    return model
+
+
+def _name(device: Device) -> str:
+    if device is None or (isinstance(device, (str, torch.device)) and torch.device(device).index is None):
+        kind = "cuda" if device is None else torch.device(device).type
+        return f"{kind}:0"
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    return str(torch.device(device))
+
+
+def allocated(device: Device = None) -> int:
+    """Bytes in blocks that are allocated: `torch.cuda.memory_allocated`."""
+    return _model().allocated(_name(device))
+
+
+def reserved(device: Device = None) -> int:
+    """Bytes in segments: `torch.cuda.memory_reserved`."""
+    return _model().reserved(_name(device))
+
+
+def max_allocated(device: Device = None) -> int:
+    """The most that was allocated since the start or `reset_peak_stats`: `torch.cuda.max_memory_allocated`."""
+    return int(stats(device)["allocated_bytes.all.peak"])
+
+
+def max_reserved(device: Device = None) -> int:
+    """The most that was reserved: `torch.cuda.max_memory_reserved`."""
+    return int(stats(device)["reserved_bytes.all.peak"])
+
+
+def stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
+    """`torch.cuda.memory_stats_as_nested_dict`."""
+    return _model().stats(_name(device))
+
+
+def stats(device: Device = None) -> dict[str, Any]:
+    """`torch.cuda.memory_stats`: all of its keys, sorted."""
+    found: list[tuple[str, Any]] = []
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(f"{prefix}.{key}" if prefix else str(key), inner)
+        else:
+            found.append((prefix, value))
+
+    add("", stats_as_nested_dict(device))
+    return OrderedDict(sorted(found))
+
+
+def summary(device: Device = None, abbreviated: bool = False) -> str:
+    """The table of `torch.cuda.memory_summary`."""
+    name = _name(device)
+    return summary_of(stats(name), int(name.partition(":")[2]), abbreviated)
+
+
+def snapshot(device: Device = None) -> list[dict[str, Any]]:
+    """Segments and their blocks, as `torch.cuda.memory_snapshot` gives them."""
+    return _model().segments(_name(device))
+
+
+def dump_snapshot(path: str | Path, devices: int = 1) -> None:
+    """Writes segments and blocks to a file that PyTorch's memory viewer opens. It has no history of allocations."""
+    segments = [segment for index in range(devices) for segment in snapshot(index)]
+    traces: list[list[Any]] = [[] for _ in range(devices)]
+    content = {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
+    Path(path).write_bytes(pickle.dumps(content))
+
+
+def largest(run: Callable[[int], object], values: range, **card: Any) -> int | None:
+    """The largest of `values` for which `run` gets through without running out of memory, or None.
+
+    Each is tried in a mode of its own, with a card as `attach` makes it; few of them, because what needs more memory
+    than a value that does not fit is taken not to fit either.
+
+    >>> import torch
+    >>> from torchfake import memory
+    >>> def train(batch):
+    ...     model = torch.nn.Linear(8192, 8192, device="cuda")
+    ...     model(torch.zeros(batch, 8192, device="cuda")).sum().backward()
+    >>> memory.largest(train, range(1000, 100_000, 1000), total_memory=4 << 30)
+    50000
+    """
+
+    def fits(value: int) -> bool:
+        with fake_mode():
+            attach(**card)
+            try:
+                run(value)
+            except torch.OutOfMemoryError:
+                return False
+        return True
+
+    ordered = values if values.step > 0 else values[::-1]
+    low, high = 0, len(ordered)  # those below `low` fit, those from `high` on do not
+    while low < high:
+        middle = (low + high) // 2
+        if fits(ordered[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return ordered[low - 1] if low > 0 else None
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Free and total bytes of the card: `torch.cuda.mem_get_info`."""
+    return _model().memory_info(_name(device))
+
+
+def reset_peak_stats(device: Device = None) -> None:
+    """`torch.cuda.reset_peak_memory_stats`."""
+    _model().reset_peak_stats(_name(device))
+
+
+def reset_accumulated_stats(device: Device = None) -> None:
+    """`torch.cuda.reset_accumulated_memory_stats`."""
+    _model().reset_accumulated_stats(_name(device))
+
+
+def empty_cache(device: Device = None) -> None:
+    """`torch.cuda.empty_cache`."""
+    _model().empty_cache(_name(device))
+
+
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
+    """`torch.cuda.set_per_process_memory_fraction`."""
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    _model().set_memory_fraction(_name(device), fraction)
+
+
+def memory_fraction(device: Device = None) -> float:
+    """`torch.cuda.get_per_process_memory_fraction`."""
+    return _model().memory_fraction(_name(device))
+
+
+def host() -> tuple[int, int]:
+    """Bytes of fakes on the CPU, and the most there have been."""
+    return _model().host_bytes()

@@ -1,0 +1,178 @@
+"""Stand-ins: what is answered in the place of unknown values, and that it is told. See Note [Stand-ins]."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from torchfake import DataDependentOutputException, StandInLimitError, fake_mode
+
+
+def _unknown(*sizes, device="cuda"):
+    return torch.randn(*sizes, device=device) if math.prod(sizes) > 64 else torch.randn(100, device=device).sum()
+
+
+def test_nothing_is_answered_without_being_asked_for():
+    with fake_mode() as mode:
+        for read in (float, bool, torch.Tensor.item, lambda x: f"{x:.2f}"):
+            with pytest.raises(DataDependentOutputException):
+                read(_unknown())
+        assert mode.stand_ins.entries == []
+
+
+def test_numbers_are_one_and_branches_are_false():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown()
+        assert x.item() == 1.0
+        assert float(x) == 1.0
+        assert int(_unknown(100).argmax()) == 1
+        assert not (x > 0)
+        assert f"{x:.2f}" == "1.00"
+        assert f"{x}" == "1.0"
+        assert _unknown(2, 50).tolist() == [[1.0] * 50] * 2
+        assert np.array_equal(_unknown(100).cpu().numpy(), np.ones(100, dtype=np.float32))
+        assert not torch.equal(_unknown(100), _unknown(100))
+        assert torch.tensor([x, 2.0]).tolist() == [1.0, 2.0]
+
+
+def test_checks_of_values_pass():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown(1000, 100)
+        assert torch.isfinite(x).all()
+        assert not torch.isnan(x).any()
+        assert not torch.isinf(x).any()
+        assert not torch.isnan(x.sum())
+        assert torch.isfinite(x.sum())
+        assert torch.allclose(x, x + 1)
+
+
+def test_known_values_are_never_replaced():
+    with fake_mode(unknown="stand-in") as mode:
+        assert torch.full((), 3.0).item() == 3.0
+        assert torch.isnan(torch.tensor([math.nan, 1.0])).tolist() == [True, False]
+        assert not torch.isfinite(torch.tensor(math.inf))
+        assert (torch.ones(3) > 0).all()
+        assert mode.stand_ins.entries == []
+
+
+def test_a_selection_takes_everything():
+    with fake_mode(unknown="stand-in") as mode:
+        x = _unknown(100, 8)
+        assert x[x[:, 0] > 0].shape == (100, 8)
+        assert torch.nonzero(x).shape == (800, 2)
+        assert torch.unique(x).shape == (800,)
+        assert torch.masked_select(x, x > 0).shape == (800,)
+        assert all(entry.is_about_sizes for entry in mode.stand_ins.entries)
+
+
+def test_every_answer_is_counted_with_its_line():
+    with fake_mode(unknown="stand-in") as mode:
+        x = _unknown()
+        for _ in range(3):
+            x.item()
+        float(x)
+    first, second = mode.stand_ins.entries
+    assert (first.file, first.what, first.answer, first.count) == (__file__, ".item()", "1.0", 3)
+    assert second.line == first.line + 1
+    assert not first.is_about_sizes
+
+
+def test_a_loop_that_never_ends_ends_in_an_error_that_names_its_line():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown()
+        with pytest.raises(StandInLimitError, match=r"test_stand_ins\.py:\d+: .item\(\) was answered"):
+            while not (x < 0):
+                pass
+
+
+def test_integers_are_finite_in_every_mode():
+    with fake_mode():
+        x = torch.randint(0, 9, (100,), device="cuda")
+        assert not torch.isnan(x).any()
+        assert torch.isfinite(x).all()
+
+
+def test_a_loss_scaler_keeps_its_scale_and_steps():
+    with fake_mode():
+        model = torch.nn.Linear(100, 100).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
+        for _ in range(2):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = model(torch.randn(8, 100, device="cuda")).sum()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        assert scaler.get_scale() == 2048.0
+        assert scaler.state_dict()["_growth_tracker"] == 0
+
+
+def test_a_strict_mode_refuses_the_assumptions():
+    with fake_mode(strict=True):
+        model = torch.nn.Linear(100, 100).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(model(torch.randn(8, 100, device="cuda")).sum()).backward()
+        with pytest.raises(DataDependentOutputException):
+            scaler.step(optimizer)
+
+
+def test_addresses_are_stable_aligned_and_of_storages():
+    with fake_mode():
+        x = torch.empty(1000, device="cuda")
+        y = torch.empty(1000, device="cuda")
+        address = x.data_ptr()
+        assert address % 512 == 0
+        assert address != y.data_ptr()
+        assert x[10:].data_ptr() == address + 40
+        assert x.untyped_storage().data_ptr() == address
+        assert x.view(10, 100).data_ptr() == x.detach().data_ptr() == address
+        assert torch.empty(0, device="cuda").data_ptr() == 0
+        x.fill_(1)
+        assert x.data_ptr() == address
+
+
+def test_unknown_lengths_are_the_whole_length():
+    with fake_mode(unknown="stand-in") as mode:
+        lengths = torch.full((4,), 5) * (torch.randn(100).sum() > 0)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            torch.randn(4, 7, 3), lengths, batch_first=True, enforce_sorted=False
+        )
+        assert packed.data.shape == (28, 3)
+        scores = torch.randn(50, 4, 20, device="cuda").log_softmax(-1)
+        loss = torch.nn.functional.ctc_loss(scores, torch.ones(4, 9, dtype=torch.long), lengths, lengths)
+        assert loss.shape == ()
+        assert {entry.what for entry in mode.stand_ins.entries} >= {"_pack_padded_sequence", "ctc_loss"}
+
+
+def test_an_operator_with_a_size_of_its_own_gets_one():
+    torch.library.define("torchfake_tests::keep", "(Tensor x) -> Tensor")
+
+    @torch.library.register_fake("torchfake_tests::keep")
+    def _(x):
+        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.long)
+
+    with fake_mode(unknown="stand-in") as mode:
+        assert torch.ops.torchfake_tests.keep(torch.randn(9, device="cuda")).shape == (1,)
+        assert mode.stand_ins.entries[0].is_about_sizes
+
+
+def test_what_one_operand_decides_is_known():
+    with fake_mode():
+        unknown = torch.randn(100).sum() > 0
+        many = torch.randint(0, 9, (100,), device="cuda")[:8]
+        assert unknown | torch.tensor(True)
+        assert not (torch.tensor(False) & unknown)
+        assert not torch.logical_and(unknown, torch.tensor(False))
+        assert (many & torch.zeros(8, dtype=torch.long, device="cuda")).tolist() == [0] * 8
+        assert (many * torch.zeros(8, dtype=torch.long, device="cuda")).tolist() == [0] * 8
+        done = torch.zeros(4, dtype=torch.bool) | (torch.randn(100)[:4] > 0)
+        done |= torch.ones(4, dtype=torch.bool)
+        assert done.all()
+        with pytest.raises(DataDependentOutputException):
+            bool(unknown & torch.tensor(True))
+        with pytest.raises(DataDependentOutputException):
+            bool((torch.randn(100).sum() * torch.zeros(())).item() == 0)  # of a number that may be infinite

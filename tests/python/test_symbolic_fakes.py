@@ -1,0 +1,237 @@
+"""Fakes with symbolic sizes: what operators return is compared with the real operator at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from torchfake import DynamicShapesError, FakeTensorMode, ShapeEnv, fake_mode
+
+OTHERS = ({"batch": 3, "seq": 5}, {"batch": 8, "seq": 13}, {"batch": 5, "seq": 2})
+
+
+def real_inputs(values: dict[str, int]) -> list[torch.Tensor]:
+    """Tensors whose first two sizes are `batch` and `seq`."""
+    batch, seq = values["batch"], values["seq"]
+    return [torch.randn(batch, seq, 12), torch.randn(batch, seq, 12), torch.randint(0, 9, (batch, seq))]
+
+
+def symbolic_inputs(mode: FakeTensorMode, hints: dict[str, int]) -> list[Any]:
+    return [mode.from_tensor(x, dynamic={0: "batch", 1: "seq"}) for x in real_inputs(hints)]
+
+
+def geometry(x: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(x.shape), tuple(x.stride()), x.storage_offset(), x.dtype
+
+
+def at(env: ShapeEnv, x: torch.Tensor, values: dict[str, int]) -> tuple[Any, ...]:
+    """The geometry of a symbolic fake where the symbols have these values."""
+    return (
+        tuple(env.evaluate(size, values) for size in x.shape),
+        tuple(env.evaluate(stride, values) for stride in x.stride()),
+        env.evaluate(x.storage_offset(), values),
+        x.dtype,
+    )
+
+
+WEIGHT = torch.randn(7, 12)
+EMBEDDING = torch.randn(9, 6)
+
+GENERAL: dict[str, Callable[..., Any]] = {
+    "add": lambda x, y, i: x + y,
+    "add a number": lambda x, y, i: x + 2,
+    "broadcast": lambda x, y, i: x * y[:, :1] + y[0, 0],
+    "compare": lambda x, y, i: x > y,
+    "promote": lambda x, y, i: i * 2.5,
+    "gelu": lambda x, y, i: F.gelu(x).relu_(),
+    "where": lambda x, y, i: torch.where(x > 0, x, y),
+    "in place": lambda x, y, i: x.clone().add_(y).mul_(2),
+    "view": lambda x, y, i: x.view(x.shape[0], -1),
+    "flatten": lambda x, y, i: x.flatten(0, 1),
+    "heads": lambda x, y, i: x.view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2),
+    "reshape": lambda x, y, i: x.transpose(0, 1).reshape(-1, 12),
+    "permute": lambda x, y, i: x.permute(2, 0, 1),
+    "transposed sum": lambda x, y, i: x.transpose(0, 1) + y.transpose(0, 1),
+    "unsqueeze": lambda x, y, i: x.unsqueeze(1).squeeze(1).unsqueeze(-1),
+    "expand": lambda x, y, i: i.unsqueeze(1).expand(-1, 4, -1),
+    "slice": lambda x, y, i: x[:, :-1, 2:],
+    "slice from one": lambda x, y, i: x[:, 1:],
+    "select": lambda x, y, i: x[:, -1] + y[:, 0],
+    "linear": lambda x, y, i: F.linear(x, WEIGHT),
+    "linear with bias": lambda x, y, i: F.linear(x, WEIGHT, WEIGHT[:, 0]),
+    "matmul": lambda x, y, i: x @ y.transpose(1, 2),
+    "bmm": lambda x, y, i: torch.bmm(x, y.transpose(1, 2)),
+    "softmax": lambda x, y, i: (x @ y.transpose(1, 2)).softmax(-1),
+    "log_softmax": lambda x, y, i: x.log_softmax(1),
+    "layer_norm": lambda x, y, i: F.layer_norm(x, (12,)),
+    "sum": lambda x, y, i: x.sum(),
+    "sum over": lambda x, y, i: x.sum((0, 2)),
+    "mean": lambda x, y, i: x.mean(1, keepdim=True),
+    "max": lambda x, y, i: x.max(1),
+    "argmax": lambda x, y, i: x.argmax(-1),
+    "var": lambda x, y, i: x.var(0),
+    "embedding": lambda x, y, i: F.embedding(i, EMBEDDING),
+    "cat": lambda x, y, i: torch.cat([x, y], dim=1),
+    "cat over the last": lambda x, y, i: torch.cat([x, y], dim=-1),
+    "stack": lambda x, y, i: torch.stack([x, y]),
+    "zeros_like": lambda x, y, i: torch.zeros_like(x),
+    "new_zeros": lambda x, y, i: x.new_zeros(x.shape[0] * x.shape[1], 3),
+    "to": lambda x, y, i: x.to(torch.float16),
+    "contiguous": lambda x, y, i: x.transpose(0, 1).contiguous(),
+    "cumsum": lambda x, y, i: x.cumsum(1),
+    "tril": lambda x, y, i: (x @ y.transpose(1, 2)).tril(),
+    "masked_fill": lambda x, y, i: x.masked_fill(i.unsqueeze(-1) > 3, 0.0),
+    "attention": lambda x, y, i: F.scaled_dot_product_attention(
+        x.view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2),
+        y.view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2),
+        y.view(x.shape[0], x.shape[1], 3, 4).transpose(1, 2),
+    ),
+    "dropout": lambda x, y, i: F.dropout(x, 0.5),
+    "silu and product": lambda x, y, i: F.silu(x) * y.tanh(),
+    "scalar of a size": lambda x, y, i: x * x.shape[1],
+}
+
+
+def run_symbolic(function: Callable[..., Any], hints: dict[str, int]) -> tuple[ShapeEnv, list[torch.Tensor]]:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    results = function(*symbolic_inputs(mode, hints))
+    return env, list(results) if isinstance(results, tuple) else [results]
+
+
+def check_at_other_sizes(function: Callable[..., Any], env: ShapeEnv, fakes: list[torch.Tensor]) -> int:
+    """Compares where the guards hold; returns how often they do."""
+    held = 0
+    for values in OTHERS:
+        if not env.guards_hold(values):
+            continue
+        held += 1
+        real = function(*real_inputs(values))
+        reals = list(real) if isinstance(real, tuple) else [real]
+        assert [at(env, fake, values) for fake in fakes] == [geometry(each) for each in reals]
+    return held
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_operators_hold_at_other_sizes(name: str) -> None:
+    env, fakes = run_symbolic(GENERAL[name], {"batch": 4, "seq": 7})
+    assert check_at_other_sizes(GENERAL[name], env, fakes) == len(OTHERS), env.format_guards()
+
+
+SPECIAL: dict[str, Callable[..., Any]] = {
+    "diagonal": lambda x, y, i: x.diagonal(0, 0, 1).contiguous(),
+    "conv1d": lambda x, y, i: F.conv1d(x.transpose(1, 2), torch.ones(5, 12, 2)),
+    "unfold": lambda x, y, i: x.unfold(1, 2, 1).contiguous(),
+    "one_hot": lambda x, y, i: torch.nn.functional.pad(x, (1, 2)),
+    "roll": lambda x, y, i: x.roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_an_operator_without_a_rule_is_specialised_with_a_guard(name: str) -> None:
+    env, fakes = run_symbolic(SPECIAL[name], {"batch": 4, "seq": 7})
+    check_at_other_sizes(SPECIAL[name], env, fakes)
+    assert env.guards_hold({"batch": 4, "seq": 7})
+    real = SPECIAL[name](*real_inputs({"batch": 4, "seq": 7}))
+    assert at(env, fakes[0], {"batch": 4, "seq": 7}) == geometry(real)
+
+
+def test_guards_name_the_operator_that_asked() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    a = mode.from_tensor(torch.ones(4, 3), dynamic={0: "a"})
+    b = mode.from_tensor(torch.ones(4, 3), dynamic={0: "b"})
+    result = a + b
+    assert str(result.shape[0]) == "a" and [repr(guard) for guard in env.guards][-1] == "a == b  # aten::add"
+    assert not env.guards_hold({"a": 5, "b": 6}) and env.guards_hold({"a": 5, "b": 5})
+
+
+def test_sizes_print_as_expressions() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.ones(4, 7, 12), dynamic={0: "batch", 1: "seq"})
+    assert [str(size) for size in x.view(-1).shape] == ["12*batch*seq"]
+    assert [str(stride) for stride in x.stride()] == ["12*seq", "12", "1"]
+    assert str(x.numel()) == "12*batch*seq" and x.is_contiguous()
+    assert x.shape[2] == 12 and x.dim() == 3
+    assert env.guards_hold({"batch": 2, "seq": 2})
+
+
+def test_backward_keeps_symbols() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.randn(4, 7, 12), dynamic={0: "batch", 1: "seq"}).requires_grad_()
+    weight = mode.from_tensor(torch.randn(5, 12)).requires_grad_()
+    F.linear(x, weight).relu().pow(2).sum().backward()
+    assert x.grad is not None and [str(size) for size in x.grad.shape] == ["batch", "seq", "12"]
+    assert weight.grad is not None and tuple(weight.grad.shape) == (5, 12)
+    assert env.guards_hold({"batch": 9, "seq": 3})
+
+
+def test_factories_take_symbolic_sizes() -> None:
+    env = ShapeEnv()
+    with fake_mode(shape_env=env) as mode:
+        n = env.create_symint(5, "n")
+        assert mode.shape_env is env
+        for make in (torch.zeros, torch.empty, torch.randn):
+            assert [str(size) for size in make(n, n + 1).shape] == ["n", "n + 1"]
+        assert str(torch.full((n * 2,), 3.0).shape[0]) == "2*n"
+    assert env.guards_hold({"n": 77})
+
+
+def test_values_of_symbolic_fakes_are_not_known() -> None:
+    env = ShapeEnv()
+    with fake_mode():
+        n = env.create_symint(5, "n")
+        zeros = torch.zeros(n)
+        zeros.fill_(1)
+        with pytest.raises(Exception, match=r"item|value|data"):
+            zeros[0].item()
+
+
+def test_bad_input_is_refused_by_name() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with pytest.raises(IndexError, match="2 dimensions, and 2 is none"):
+        mode.from_tensor(torch.ones(4, 3), dynamic=[2])
+    mode.from_tensor(torch.ones(4, 3), dynamic={0: "batch"})
+    with pytest.raises(ValueError, match="'batch' is 4 elsewhere and 5 here"):
+        mode.from_tensor(torch.ones(5, 3), dynamic={0: "batch"})
+    with pytest.raises(DynamicShapesError, match="needs a mode with a shape_env"):
+        FakeTensorMode().from_tensor(torch.ones(4), dynamic=[0])
+    real = torch.ones(4)
+    kept = mode.from_tensor(real)
+    assert kept.shape == (4,)
+    with pytest.raises(DynamicShapesError, match="converted before"):
+        mode.from_tensor(real, dynamic=[0])
+
+
+def test_in_place_operators_count_versions_and_return_the_tensor() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(4, 3), dynamic=[0])
+    before = x._version
+    assert x.add_(1) is x and x._version == before + 1
+
+
+def test_a_change_of_sizes_is_refused() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(4, 3), dynamic=[0])
+    with pytest.raises(DynamicShapesError, match="changes the sizes"):
+        x.resize_(20)
+
+
+def test_numbers_are_not_changed_by_an_environment() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.ones(4, 3))
+    assert all(isinstance(size, int) for size in (x + x).shape) and env.guards == []
+
+
+def test_a_detached_copy_has_the_same_symbols() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.ones(4, 3), dynamic={0: "batch"})
+    assert str(x.detach().shape[0]) == "batch" and str(x.data.shape[0]) == "batch"
+    assert "batch" in repr(x)
