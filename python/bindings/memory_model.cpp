@@ -4,6 +4,7 @@
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/memory/memory_model.h>
+#include <torchfake/memory/observer_pair.h>
 
 #include "memory_bindings.h"
 #include "memory_dicts.h"
@@ -211,13 +212,27 @@ void bind_memory_model(py::module_& module) {
   module.def(
       "set_memory_model",
       [](const ModePtr& mode, std::shared_ptr<MemoryModel> model) {
-        mode->options.storage_observer = std::move(model);
+        // What counted before goes on counting, and is alone again once the model is taken away.
+        std::shared_ptr<StorageObserver>& observer = mode->options.storage_observer;
+        if (const auto pair = std::dynamic_pointer_cast<memory::ObserverPair>(observer)) {
+          observer = pair->second();
+        } else if (std::dynamic_pointer_cast<MemoryModel>(observer) != nullptr) {
+          observer = nullptr;
+        }
+        if (model != nullptr) {
+          observer = observer == nullptr ? std::shared_ptr<StorageObserver>(std::move(model))
+                                         : std::make_shared<memory::ObserverPair>(std::move(model), observer);
+        }
       },
       py::arg("mode").none(false),
       py::arg("model"));
   module.def(
       "memory_model",
-      [](const ModePtr& mode) { return std::dynamic_pointer_cast<MemoryModel>(mode->options.storage_observer); },
+      [](const ModePtr& mode) {
+        const std::shared_ptr<StorageObserver>& observer = mode->options.storage_observer;
+        const auto pair = std::dynamic_pointer_cast<memory::ObserverPair>(observer);
+        return std::dynamic_pointer_cast<MemoryModel>(pair != nullptr ? pair->first() : observer);
+      },
       py::arg("mode").none(false));
   // What names the storage of a fake to its observer; 0 where nobody observes it.
   module.def(

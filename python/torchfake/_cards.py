@@ -155,9 +155,29 @@ def parse_gpus(text: str) -> tuple[Card, ...]:
 class Cards:
     """The cards of a mode: those that were asked for, or as many of the default kind as have been claimed."""
 
-    def __init__(self, asked: tuple[Card, ...] | None, memory: _C.CardMemory) -> None:
+    def __init__(self, asked: tuple[Card, ...] | None) -> None:
         self._asked = asked
-        self.memory = memory
+        #: The allocator of the cards that were asked for.
+        self.model: _C.MemoryModel | None = None
+        #: Counts what lives on cards that were not asked for, which refuse nothing.
+        self.counter: _C.CardMemory | None = None
+        if asked:
+            self.model = _C.MemoryModel(total=asked[0].total_memory, capability=asked[0].major, context=CONTEXT_BYTES)
+        else:
+            self.counter = _C.CardMemory([], CONTEXT_BYTES)
+
+    def memory_of(self, state: _C.ModeState) -> None:
+        """Has the storages of a mode counted on these cards."""
+        if self.model is not None:
+            _C.set_memory_model(state, self.model)
+
+    def allocated(self, index: int) -> tuple[int, int]:
+        """The bytes that are allocated on a card now, and the most that were."""
+        if self.model is not None:
+            statistic = self.model.stats(f"cuda:{index}")["allocated_bytes"]["all"]
+            return statistic["current"], statistic["peak"]
+        assert self.counter is not None
+        return self.counter.allocated(index), self.counter.peak(index)
 
     @classmethod
     def of(cls, gpus: str | None, gpu_memory: str | int | None, *, faked: bool = True) -> Cards:
@@ -167,13 +187,13 @@ class Cards:
             ValueError: An option names no card, or no size.
         """
         if not faked:
-            return cls((), _C.CardMemory([], CONTEXT_BYTES))
+            return cls(())
         if gpus is None and gpu_memory is None:
-            return cls(None, _C.CardMemory([], CONTEXT_BYTES))
+            return cls(None)
         asked = (DEFAULT,) if gpus is None else parse_gpus(gpus)
         if gpu_memory is not None:
             asked = tuple(replace(card, total_memory=parse_size(gpu_memory)) for card in asked)
-        return cls(asked, _C.CardMemory([card.total_memory for card in asked], CONTEXT_BYTES))
+        return cls(asked)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Cards:
         return self  # the copy of a mode claims the same cards

@@ -201,12 +201,22 @@ def versions(original: ModuleType | type | None) -> type:
 
 # ---- Memory ----------------------------------------------------------------------------------------------------------
 #
-# What lives is counted by the engine (devices/card_memory.h). What PyTorch's allocator would reserve beyond that is not
-# modelled here: reserved is what is allocated, in whole segments.
+# Answered by the model of the allocator if the mode has one (torchfake.memory), as it has with `gpus=`. Otherwise the
+# engine counts what lives (devices/card_memory.h), and reserved is what is allocated, in whole segments.
+
+
+def _model() -> _C.MemoryModel | None:
+    state = _C.current_mode()
+    return None if state is None else _C.memory_model(state)
 
 
 def _reserved(nbytes: int) -> int:
     return -(-nbytes // _SEGMENT) * _SEGMENT
+
+
+def _counter(cards: Cards) -> _C.CardMemory:
+    assert cards.counter is not None  # cards without one have a model
+    return cards.counter
 
 
 def _statistic(current: int, peak: int, allocated: int) -> dict[str, dict[str, int]]:
@@ -217,7 +227,9 @@ def _statistic(current: int, peak: int, allocated: int) -> dict[str, dict[str, i
 
 def _memory_stats(cards: Cards, device: Any = None) -> dict[str, Any]:
     index = _checked(cards, device)
-    memory = cards.memory
+    if (model := _model()) is not None:
+        return model.stats(f"cuda:{index}")
+    memory = _counter(cards)
     current, peak = memory.allocated(index), memory.peak(index)
     live, total = memory.live(index), memory.allocations(index)
     in_bytes = _statistic(current, peak, max(peak, current))
@@ -246,17 +258,59 @@ def _memory_stats(cards: Cards, device: Any = None) -> dict[str, Any]:
 
 
 def _reset_peak(cards: Cards, device: Any = None) -> None:
-    cards.memory.reset_peak(_checked(cards, device))
+    index = _checked(cards, device)
+    if (model := _model()) is not None:
+        model.reset_peak_stats(f"cuda:{index}")
+    else:
+        _counter(cards).reset_peak(index)
+
+
+def _reset_accumulated(cards: Cards, device: Any = None) -> None:
+    index = _checked(cards, device)
+    if (model := _model()) is not None:
+        model.reset_accumulated_stats(f"cuda:{index}")
+
+
+def _empty_cache(cards: Cards) -> None:
+    if (model := _model()) is not None:
+        for index in range(len(cards)):
+            model.empty_cache(f"cuda:{index}")
+
+
+def _set_memory_fraction(cards: Cards, fraction: float, device: Any = None) -> None:
+    index = _checked(cards, device)
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    if (model := _model()) is not None:
+        model.set_memory_fraction(f"cuda:{index}", fraction)
+
+
+def _memory_fraction(cards: Cards, device: Any = None) -> float:
+    index = _checked(cards, device)
+    model = _model()
+    return 1.0 if model is None else model.memory_fraction(f"cuda:{index}")
+
+
+def _memory_snapshot(cards: Cards, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    model = _model()
+    if model is None:
+        return []
+    return [segment for index in range(len(cards)) for segment in model.segments(f"cuda:{index}")]
 
 
 def _mem_get_info(cards: Cards, device: Any = None) -> tuple[int, int]:
     index = _checked(cards, device)
+    if (model := _model()) is not None:
+        return model.memory_info(f"cuda:{index}")
     total = cards[index].total_memory
-    return max(total - CONTEXT_BYTES - _reserved(cards.memory.allocated(index)), 0), total
+    return max(total - CONTEXT_BYTES - _reserved(_counter(cards).allocated(index)), 0), total
 
 
 def _device_memory_used(cards: Cards, device: Any = None) -> int:
-    return _reserved(cards.memory.allocated(_checked(cards, device)))
+    free, total = _mem_get_info(cards, device)
+    return total - free
 
 
 def _of_cuda(name: str) -> Callable[..., Any]:
@@ -386,9 +440,11 @@ ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.cuda.memory:memory_stats_as_nested_dict": _memory_stats,
     "torch.cuda.memory:reset_peak_memory_stats": _reset_peak,
     "torch.cuda.memory:reset_max_memory_allocated": _reset_peak,
-    "torch.cuda.memory:reset_accumulated_memory_stats": _nothing,
-    "torch.cuda.memory:empty_cache": _nothing,
-    "torch.cuda.memory:set_per_process_memory_fraction": _nothing,
+    "torch.cuda.memory:reset_accumulated_memory_stats": _reset_accumulated,
+    "torch.cuda.memory:empty_cache": _empty_cache,
+    "torch.cuda.memory:set_per_process_memory_fraction": _set_memory_fraction,
+    "torch.cuda.memory:get_per_process_memory_fraction": _memory_fraction,
+    "torch.cuda.memory:memory_snapshot": _memory_snapshot,
     "torch.cuda.memory:mem_get_info": _mem_get_info,
     "torch.cuda.memory:_record_memory_history": _nothing,
     "torch.cuda.random:manual_seed_all": _manual_seed_all,

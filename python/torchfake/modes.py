@@ -174,10 +174,11 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         super().__init__(
             _C.ModeState(
                 known_values=known_values_limit,
-                memory=self.cards.memory,
+                memory=self.cards.counter,
                 stand_ins=self.stand_ins.hear if unknown == "stand-in" else None,
             )
         )
+        self.cards.memory_of(self._state)
         self._state.fake_cuda = fake_cuda
         self._state.selects_all = selects_all
         self._state.drawn_values = drawn_values_limit
@@ -228,11 +229,13 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
 
     def _new_state(self) -> _C.ModeState:
         # The copy claims the same cards, and tells the same log.
-        return _C.ModeState(
+        state = _C.ModeState(
             known_values=self._state.known_values,
-            memory=self.cards.memory,
+            memory=self.cards.counter,
             stand_ins=self.stand_ins.hear if self._state.has_stand_ins else None,
         )
+        self.cards.memory_of(state)
+        return state
 
     #: The cards that the mode claims, as `torch.cuda` describes them in it.
     cards: Cards

@@ -198,8 +198,8 @@ def make_report(program: Program, mode: fake_mode, seconds: float, exit_code: in
                 "index": index,
                 "name": cards[index].name,
                 "total_memory": cards[index].total_memory,
-                "peak_allocated": cards.memory.peak(index),
-                "allocated": cards.memory.allocated(index),
+                "peak_allocated": cards.allocated(index)[1],
+                "allocated": cards.allocated(index)[0],
             }
             for index in range(len(cards))
         ],

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+import torchfake.memory
 from torchfake import FakeTensorMode, fake_mode
 from torchfake._cards import CARDS, find_card, parse_gpus, parse_size
 
@@ -201,3 +202,30 @@ def test_names_and_sizes_are_read_as_people_write_them():
         fake_mode(gpus="H900")
     with pytest.raises(ValueError, match="claims none"):
         fake_mode(gpus="H200", fake_cuda=False)
+
+
+def test_memory_of_the_cards_asked_for_is_that_of_pytorchs_allocator() -> None:
+    with fake_mode(gpus="2xA10"):
+        first = [torch.empty(9 << 20, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        mask = torch.empty(3 << 19, dtype=torch.uint8, device="cuda")  # 1.5 MiB: what remains of 2 MiB is not split off
+        assert torch.cuda.memory_allocated() == 20 << 20
+        assert torch.cuda.memory_reserved() == 20 << 20
+        assert torch.cuda.memory_allocated(1) == 0
+        assert len(torch.cuda.memory_snapshot()) == 1
+        del first, mask
+        torch.cuda.empty_cache()
+        assert (torch.cuda.memory_reserved(), torch.cuda.max_memory_reserved()) == (0, 20 << 20)
+        torch.cuda.set_per_process_memory_fraction(0.01)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(1 << 30, device="cuda")
+
+
+def test_what_is_tracked_is_counted_before_and_after_as_well() -> None:
+    with fake_mode():
+        before = torch.empty(1000, device="cuda")
+        with torchfake.memory.track() as tracked:
+            inside = torch.empty(3 << 19, dtype=torch.uint8, device="cuda")
+            assert torch.cuda.memory_allocated() == tracked.peak == 3 << 19
+        assert torch.cuda.memory_allocated() == 4096 + (3 << 19)
+        del before, inside
+        assert torch.cuda.memory_allocated() == 0

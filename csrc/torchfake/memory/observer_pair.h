@@ -1,0 +1,42 @@
+// Two observers of one mode: a model of memory beside what counted before it.
+#pragma once
+
+#include <torchfake/core/allocation.h>
+
+#include <memory>
+#include <utility>
+
+namespace torchfake::memory {
+
+class ObserverPair final : public StorageObserver {
+ public:
+  // `first` may refuse an allocation, of which `second` then does not hear.
+  ObserverPair(std::shared_ptr<StorageObserver> first, std::shared_ptr<StorageObserver> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  const std::shared_ptr<StorageObserver>& first() const {
+    return first_;
+  }
+  const std::shared_ptr<StorageObserver>& second() const {
+    return second_;
+  }
+
+  void on_alloc(const Allocation& allocation) override {
+    first_->on_alloc(allocation);
+    second_->on_alloc(allocation);
+  }
+  void on_resize(const Allocation& allocation, size_t old_nbytes) override {
+    first_->on_resize(allocation, old_nbytes);
+    second_->on_resize(allocation, old_nbytes);
+  }
+  void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override {
+    first_->on_free(id, device, nbytes);
+    second_->on_free(id, device, nbytes);
+  }
+
+ private:
+  std::shared_ptr<StorageObserver> first_;
+  std::shared_ptr<StorageObserver> second_;
+};
+
+}  // namespace torchfake::memory
