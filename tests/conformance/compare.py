@@ -241,7 +241,7 @@ def values_decide(function: Callable[..., Any], arguments: Any, real: Observatio
         reads_values(function, arguments, with_gradients) or asks_for_data(function, arguments, with_gradients)
     ):
         return True  # the cheaper questions first
-    for changed in other_values(arguments):
+    for changed in other_values(arguments, large=real.error is None):
         other = observe_real(function, changed, with_gradients)
         if real.error is not None:
             if type(other.error) is not type(real.error) or str(other.error)[:40] != str(real.error)[:40]:
@@ -322,8 +322,11 @@ def shown_on_the_cpu(function: Callable[..., Any], arguments: Any, with_gradient
 DRAWS = 12
 
 
-def other_values(arguments: Any) -> Iterator[Any]:
-    """The arguments with other values: one number throughout (large, too), the same elsewhere, small random ones."""
+def other_values(arguments: Any, large: bool = False) -> Iterator[Any]:
+    """The arguments with other values: one number throughout, the same numbers elsewhere, and small random ones.
+
+    With `large`, a large number too: not where a call is refused, since it would be refused as an index as well.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -331,7 +334,8 @@ def other_values(arguments: Any) -> Iterator[Any]:
 
     yield changed(torch.zeros_like)
     yield changed(torch.ones_like)
-    yield changed(lambda flat: torch.full_like(flat, 100))
+    if large:
+        yield changed(lambda flat: torch.full_like(flat, 100))
     yield changed(lambda flat: flat.flip(0))
     yield changed(lambda flat: flat[:1].expand_as(flat))
     for _ in range(DRAWS):

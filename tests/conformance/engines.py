@@ -75,7 +75,9 @@ class _TorchfakeSession:
         self.known = known
         self.cache = cache
         self.storages: dict[tuple[Any, ...], torch.Tensor] = {}
-        self.mode = torchfake.fake_mode(known_values_limit=1 << 20) if known else torchfake.fake_mode()
+        # What a fake draws is not what the real operator drew: random values are unknown to both.
+        limits = {"known_values_limit": 1 << 20} if known else {}
+        self.mode = torchfake.fake_mode(drawn_values_limit=0, **limits)
 
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
         import torchfake

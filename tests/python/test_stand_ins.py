@@ -176,3 +176,12 @@ def test_what_one_operand_decides_is_known():
             bool(unknown & torch.tensor(True))
         with pytest.raises(DataDependentOutputException):
             bool((torch.randn(100).sum() * torch.zeros(())).item() == 0)  # of a number that may be infinite
+
+
+@pytest.mark.parametrize("ask", [torch.isnan, torch.isinf, torch.isfinite])
+@pytest.mark.parametrize("make", [lambda x: x.t(), lambda x: x[:, ::2], lambda x: x.permute(1, 0)[::2]])
+def test_a_known_answer_lies_as_that_of_the_operator(ask, make):
+    real = ask(make(torch.ones(6, 8, dtype=torch.int64)))
+    with fake_mode(known_values_limit=0):
+        fake = ask(make(torch.ones(6, 8, dtype=torch.int64)))
+    assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)

@@ -69,7 +69,7 @@ at::Tensor mse_backward(
     const at::Tensor& self,
     const at::Tensor& target,
     int64_t reduction) {
-  at::Tensor grad_input = strided_like(self);  // which the iterator resizes where the others are larger
+  at::Tensor grad_input = contiguous_like(self);  // which the iterator resizes where the others are larger
   return mse_backward_out(grad_output, self, target, reduction, grad_input);
 }
 

@@ -2,6 +2,7 @@
 #include <torchfake/values/stand_in_answers.h>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/full.h>
 
 #include <torchfake/core/plain_cpu.h>
@@ -33,7 +34,11 @@ std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::strin
 }
 
 at::Tensor all_of(bool value, const at::Tensor& like, const ModePtr& mode) {
-  at::Tensor fake = to_fake(at::detail::empty_meta(like.sizes(), c10::kBool), mode, like.device());
+  // As a pointwise operator lays its result out.
+  const std::vector<int64_t> strides = like.is_non_overlapping_and_dense()
+      ? like.strides().vec()
+      : at::infer_dense_strides(like.sizes(), like.strides());
+  at::Tensor fake = to_fake(at::detail::empty_strided_meta(like.sizes(), strides, c10::kBool), mode, like.device());
   PlainCpu plain;
   const auto options = at::TensorOptions().dtype(c10::kBool).device(c10::kCPU);
   if (like.numel() <= value_limit(mode->options)) {
