@@ -1,0 +1,169 @@
+// The arguments of a call with symbolic sizes at the hints of their symbols. See Note [Symbolic calls].
+#include <torchfake/dispatch/hint_call.h>
+
+#include <torchfake/symbolic/errors.h>
+
+#include <algorithm>
+
+namespace torchfake {
+
+bool is_symbolic_number(const c10::IValue& value) {
+  return value.isSymInt() || value.isSymFloat() || value.isSymBool();
+}
+
+bool is_symbolic_list(const c10::IValue& value) {
+  if (!value.isList() || value.isTensorList() || value.isIntList() || value.isDoubleList()) {
+    return false;
+  }
+  const c10::ArrayRef<c10::IValue> elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(), is_symbolic_number);
+}
+
+std::optional<int64_t> hint_of(const c10::SymInt& value) {
+  if (const std::optional<int64_t> number = value.maybe_as_int()) {
+    return number;
+  }
+  SymExprNode* node = as_expr_node(value.toSymNodeImplUnowned());
+  const std::optional<Value> hint = node == nullptr ? std::nullopt : node->hint();
+  return hint ? std::optional(hint->integer) : std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values) {
+  std::vector<int64_t> result;
+  for (const c10::SymInt& value : values) {
+    const std::optional<int64_t> hint = hint_of(value);
+    if (!hint) {
+      return std::nullopt;
+    }
+    result.push_back(*hint);
+  }
+  return result;
+}
+
+HintCall::HintCall(const Call& call, bool aliases) : call_(call), aliases_(aliases) {
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    stack.push_back(number_of(call.arg(i)));
+  }
+}
+
+at::Tensor HintCall::original_of(const at::Tensor& tensor) const {
+  for (const auto& [stand_in, original] : stand_ins_) {
+    if (stand_in.is_same(tensor)) {
+      return original;
+    }
+  }
+  return tensor;
+}
+
+void HintCall::settle(bool counts_versions) const {
+  for (const auto& [stand_in, original] : stand_ins_) {
+    const bool is_same = hints_of(original.sym_sizes()) == std::optional(stand_in.sizes().vec()) &&
+        hints_of(original.sym_strides()) == std::optional(stand_in.strides().vec());
+    if (!is_same) {
+      raise_dynamic_shapes(call_.op_name(), "the call changes the sizes of a tensor with symbolic sizes.");
+    }
+    if (call_.traits.mutates && !aliases_) {
+      forget_known_bytes(original.storage().unsafeGetStorageImpl());
+    }
+    const c10::VariableVersion& version = stand_in.unsafeGetTensorImpl()->version_counter();
+    for (uint32_t i = 0; counts_versions && version.enabled() && i < version.current_version(); ++i) {
+      original.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+int64_t HintCall::required_hint(const c10::SymInt& value) const {
+  const std::optional<int64_t> hint = hint_of(value);
+  if (!hint) {
+    raise_unbacked_symbol(
+        call_.op_name(),
+        c10::str("the size ", value, " is known to data alone, and this operator has no rule for such sizes."));
+  }
+  return *hint;
+}
+
+c10::IValue HintCall::number_of(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
+  }
+  if (value.isSymInt()) {
+    return required_hint(value.toSymInt());
+  }
+  if (value.isSymFloat() || value.isSymBool()) {
+    SymExprNode* node =
+        as_expr_node(value.isSymFloat() ? value.toSymFloat().toSymNodeImpl() : value.toSymBool().toSymNodeImpl());
+    const std::optional<Value> hint = node == nullptr ? std::nullopt : node->hint();
+    if (!hint) {
+      raise_unbacked_symbol(call_.op_name(), "a number among the arguments is known to data alone.");
+    }
+    return value.isSymFloat() ? c10::IValue(hint->real) : c10::IValue(hint->integer != 0);
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(tensor.defined() ? stand_in_for(tensor) : tensor);
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor && tensor->defined() ? std::optional(stand_in_for(*tensor)) : tensor);
+    }
+    return list;
+  }
+  if (is_symbolic_list(value)) {
+    c10::List<int64_t> list;
+    for (const c10::IValue& element : value.toListRef()) {
+      list.push_back(number_of(element).toInt());
+    }
+    return list;
+  }
+  return value;
+}
+
+at::Tensor HintCall::stand_in_for(const at::Tensor& tensor) {
+  const FakeTensorImpl* fake = as_fake(tensor);
+  if (!tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || fake == nullptr) {
+    return tensor;
+  }
+  for (const auto& [stand_in, original] : stand_ins_) {
+    if (original.is_same(tensor)) {
+      return stand_in;
+    }
+  }
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    sizes.push_back(required_hint(tensor.sym_size(dim)));
+    strides.push_back(required_hint(tensor.sym_stride(dim)));
+  }
+  const int64_t offset = required_hint(tensor.sym_storage_offset());
+  at::Tensor stand_in = make_fake(
+      aliases_ ? c10::Storage(tensor.storage()) : storage_like(tensor.storage(), fake->claimed_device()),
+      fake->key_set(),
+      tensor.dtype(),
+      GeometryRef{sizes, strides, offset},
+      fake->claimed_device(),
+      fake->mode());
+  if (aliases_ && !tensor.is_inference()) {
+    stand_in.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    stand_in.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  stand_ins_.emplace_back(stand_in, tensor);
+  return stand_in;
+}
+
+c10::Storage HintCall::storage_like(const c10::Storage& storage, c10::Device device) {
+  for (const auto& [original, copy] : storages_) {
+    if (original == storage.unsafeGetStorageImpl()) {
+      return copy;
+    }
+  }
+  storages_.emplace_back(storage.unsafeGetStorageImpl(), new_fake_storage(storage.nbytes(), device, nullptr));
+  return storages_.back().second;
+}
+
+}  // namespace torchfake

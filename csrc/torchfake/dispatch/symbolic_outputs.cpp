@@ -1,0 +1,116 @@
+// The outputs of a call with symbolic sizes, as rules set them. See Note [Symbolic calls].
+#include <torchfake/dispatch/hint_call.h>
+#include <torchfake/dispatch/symbolic_call.h>
+
+#include <algorithm>
+
+namespace torchfake {
+
+int SymbolicCall::arg_named(std::string_view name) const {
+  const std::vector<c10::Argument>& arguments = call.op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == name) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+c10::SymInt SymbolicCall::integer(size_t index) const {
+  return arg(index).toSymInt();
+}
+
+SymbolicCall::Sizes SymbolicCall::integers(size_t index) const {
+  Sizes result;
+  for (const c10::IValue& element : arg(index).toListRef()) {
+    result.push_back(element.toSymInt());
+  }
+  return result;
+}
+
+namespace {
+
+// The dimensions, those that lie closest in memory first.
+c10::SmallVector<int64_t, 5> by_stride(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides) {
+  c10::SmallVector<int64_t, 5> order;
+  for (int64_t dim = static_cast<int64_t>(strides.size()) - 1; dim >= 0; --dim) {
+    order.push_back(dim);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::make_pair(strides[a], sizes[a]) < std::make_pair(strides[b], sizes[b]);
+  });
+  return order;
+}
+
+// A number where the facts make it one.
+c10::SymInt plain(const c10::SymInt& value) {
+  const std::optional<int64_t> number = value.maybe_as_int();
+  return number ? c10::SymInt(*number) : value;
+}
+
+c10::SymDimVector plain(c10::SymIntArrayRef values) {
+  c10::SymDimVector result;
+  for (const c10::SymInt& value : values) {
+    result.push_back(plain(value));
+  }
+  return result;
+}
+
+}  // namespace
+
+void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
+  const at::Tensor& output = outputs.at(index);
+  if (static_cast<size_t>(output.dim()) != sizes.size()) {
+    return;
+  }
+  Geometry geometry;
+  geometry.sizes = plain(sizes);
+  geometry.strides.resize(sizes.size());
+  c10::SymInt stride = 1;
+  for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
+    geometry.strides[dim] = plain(stride);
+    stride = stride * sizes[dim];
+  }
+  geometries.resize(outputs.size());
+  geometries[index] = std::move(geometry);
+}
+
+void SymbolicCall::set_outputs(c10::SymIntArrayRef sizes) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    set_output(i, sizes);
+  }
+}
+
+void SymbolicCall::guard_stride_order() const {
+  for (const TensorArg& tensor : call.tensors()) {
+    if (!tensor.impl->has_symbolic_sizes_strides()) {
+      continue;
+    }
+    const c10::SymIntArrayRef strides = tensor.impl->sym_strides();
+    const std::optional<std::vector<int64_t>> sizes = hints_of(tensor.impl->sym_sizes());
+    const std::optional<std::vector<int64_t>> hints = hints_of(strides);
+    if (!sizes || !hints) {
+      continue;
+    }
+    const c10::SmallVector<int64_t, 5> order = by_stride(*sizes, *hints);
+    for (size_t i = 1; i < order.size(); ++i) {
+      // Zero, of an expanded dimension, and one are numbers; the order of the rest is asked for.
+      strides[order[i - 1]].sym_le(strides[order[i]]).guard_bool(__FILE__, __LINE__);
+    }
+  }
+}
+
+at::Tensor symbolic_view(
+    const at::Tensor& base,
+    c10::SymIntArrayRef sizes,
+    c10::SymIntArrayRef strides,
+    const c10::SymInt& storage_offset) {
+  const FakeTensorImpl& fake = *as_fake(base);
+  auto view = c10::make_intrusive<FakeTensorImpl>(
+      c10::Storage(base.storage()), fake.key_set(), base.dtype(), fake.claimed_device(), fake.mode());
+  // Becomes a plain geometry where all of them are numbers.
+  view->set_sizes_and_strides(plain(sizes), plain(strides), plain(storage_offset));
+  return at::Tensor(std::move(view));
+}
+
+}  // namespace torchfake
