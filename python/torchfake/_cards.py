@@ -155,14 +155,17 @@ def parse_gpus(text: str) -> tuple[Card, ...]:
 class Cards:
     """The cards of a mode: those that were asked for, or as many of the default kind as have been claimed."""
 
-    def __init__(self, asked: tuple[Card, ...] | None) -> None:
+    def __init__(self, asked: tuple[Card, ...] | None, *, unlimited: bool = False) -> None:
         self._asked = asked
+        self.are_unlimited = unlimited
         #: The allocator of the cards that were asked for.
         self.model: _C.MemoryModel | None = None
         #: Counts what lives on cards that were not asked for, which refuse nothing.
         self.counter: _C.CardMemory | None = None
         if asked:
-            self.model = _C.MemoryModel(total=asked[0].total_memory, capability=asked[0].major, context=CONTEXT_BYTES)
+            self.model = _C.MemoryModel(
+                total=asked[0].total_memory, capability=asked[0].major, context=CONTEXT_BYTES, unlimited=unlimited
+            )
         else:
             self.counter = _C.CardMemory([], CONTEXT_BYTES)
 
@@ -179,8 +182,27 @@ class Cards:
         assert self.counter is not None
         return self.counter.allocated(index), self.counter.peak(index)
 
+    def peak_reserved(self, index: int) -> int | None:
+        """The most bytes that PyTorch's allocator held of a card; None without a model of it."""
+        if self.model is None:
+            return None
+        peak: int = self.model.stats(f"cuda:{index}")["reserved_bytes"]["all"]["peak"]
+        return peak
+
+    def needed(self, index: int) -> int:
+        """The bytes of a card that what was allocated at the peak takes with the CUDA context."""
+        return self.allocated(index)[1] + CONTEXT_BYTES
+
+    def out_of_memory_errors(self) -> int:
+        """How often a card refused memory, whether the program went on or not."""
+        if self.model is None:
+            return 0
+        return sum(self.model.stats(f"cuda:{index}")["num_ooms"] for index in range(len(self)))
+
     @classmethod
-    def of(cls, gpus: str | None, gpu_memory: str | int | None, *, faked: bool = True) -> Cards:
+    def of(
+        cls, gpus: str | None, gpu_memory: str | int | None, *, faked: bool = True, unlimited: bool = False
+    ) -> Cards:
         """The cards of a mode, from its options. With `faked=False` there are none.
 
         Raises:
@@ -193,7 +215,7 @@ class Cards:
         asked = (DEFAULT,) if gpus is None else parse_gpus(gpus)
         if gpu_memory is not None:
             asked = tuple(replace(card, total_memory=parse_size(gpu_memory)) for card in asked)
-        return cls(asked)
+        return cls(asked, unlimited=unlimited)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Cards:
         return self  # the copy of a mode claims the same cards

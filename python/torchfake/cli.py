@@ -138,6 +138,9 @@ def run(
     gpu: Annotated[str | None, typer.Option(help="The card that there is: H200, A100-80GB, RTX-4090, ...")] = None,
     gpus: Annotated[str | None, typer.Option(help="Several of them: 8xH100-80GB.")] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="The memory of each card: 24GiB.")] = None,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="Go on past the memory of the cards, and say what is needed.")
+    ] = False,
     nnodes: Annotated[int, typer.Option(min=1, help="Number of machines, as torchrun has it.")] = 1,
     nproc_per_node: Annotated[
         int | None, typer.Option(min=1, help="Number of processes on each; sets torchrun's environment.")
@@ -150,7 +153,8 @@ def run(
     """Run a Python program on GPUs that are not there, without memory or computation.
 
     The program runs in this process, in a fake mode. At the end a report says, on standard error, how long it took,
-    what the cards held at most, and which unknown values were answered in its place. Exits as the program does.
+    what the cards held at most, and which unknown values were answered in its place. Exits as the program does, with 3
+    if an OutOfMemoryError ended it.
     """
     given = list(arguments or [])
     if module is None and not given:
@@ -165,6 +169,7 @@ def run(
         mode = fake_mode(
             gpus=gpus or gpu or (f"{launch.nproc_per_node}xH200" if launch else "H200"),
             gpu_memory=gpu_memory,
+            unlimited=unlimited,
             unknown="error" if strict else "stand-in",
             strict=strict,
         )

@@ -119,6 +119,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             other index can be claimed then, and memory beyond a card's raises `torch.cuda.OutOfMemoryError`. By default
             cards are H200s, as many as are claimed, and memory is counted and never refused.
         gpu_memory: The memory of each card in place of its own: `"24GiB"`.
+        unlimited: Goes on past the memory of the cards of `gpus` instead of raising `torch.OutOfMemoryError`, so that
+            what a program needs can be read.
         unknown: What becomes of reading an unknown value: `"error"` raises the typed error, `"stand-in"` answers in its
             place (1.0, or False for a branch) and notes where, in `stand_ins`.
         drawn_values_limit: The largest number of elements of a random result that is drawn, so that its values are
@@ -152,6 +154,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         selects_all: bool = False,
         gpus: str | None = None,
         gpu_memory: str | int | None = None,
+        unlimited: bool = False,
         unknown: str = "error",
         drawn_values_limit: int = DRAWN_VALUES_LIMIT,
         strict: bool = False,
@@ -169,7 +172,9 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             raise ValueError(f"fake_mode: unknown must be 'error' or 'stand-in', got {unknown!r}")
         if not fake_cuda and (gpus is not None or gpu_memory is not None):
             raise ValueError("fake_mode: gpus and gpu_memory describe claimed cards, and fake_cuda=False claims none")
-        self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda)
+        if unlimited and gpus is None and gpu_memory is None:
+            raise ValueError("fake_mode: unlimited is about the cards of gpus= or gpu_memory=; others have no limit")
+        self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda, unlimited=unlimited)
         self.stand_ins = StandInLog()
         super().__init__(
             _C.ModeState(

@@ -16,10 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchfake.modes import fake_mode
 
 #: The exit code of a program that Ctrl-C ended, as a shell reports it.
 INTERRUPTED = 130
+
+#: The exit code of a program that an OutOfMemoryError ended.
+OUT_OF_MEMORY = 3
+
+#: The version of the report that `--json` writes; changes with its meaning (docs/schemas/run.schema.json).
+SCHEMA = 1
 
 _GIB = 1 << 30
 
@@ -138,23 +146,35 @@ def _threads_in(mode: fake_mode) -> Iterator[None]:
         threading.Thread._bootstrap_inner = bootstrap  # type: ignore[attr-defined]
 
 
-def _execute(code: types.CodeType, main: types.ModuleType) -> int:
-    """Runs the program; returns the exit code that Python would end with, having shown what Python would show."""
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an OutOfMemoryError is what ended a program, by itself or as the cause of the error that did."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _execute(code: types.CodeType, main: types.ModuleType) -> tuple[int, BaseException | None]:
+    """Runs the program; returns its exit code and the error that ended it, having shown what Python would show.
+
+    The exit code is Python's, but for memory that ran out.
+    """
     try:
         exec(code, vars(main))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
-            return end.code or 0
+            return end.code or 0, None
         print(end.code, file=sys.stderr)
-        return 1
+        return 1, None
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED, None
     except BaseException as error:
         traceback = error.__traceback__
         own = None if traceback is None else traceback.tb_next  # without this frame
         sys.excepthook(type(error), error.with_traceback(own), own)
-        return 1
-    return 0
+        return OUT_OF_MEMORY if is_out_of_memory(error) else 1, error
+    return 0, None
 
 
 def run_program(
@@ -165,7 +185,7 @@ def run_program(
     quiet: bool = False,
     json_file: Path | None = None,
 ) -> int:
-    """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with.
+    """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with, or OUT_OF_MEMORY.
 
     Raises:
         ProgramNotFoundError: There is no such script or module.
@@ -174,11 +194,11 @@ def run_program(
     begin = time.perf_counter()
     with _as_main(program, main, launch.environment() if launch else {}):
         with mode, _threads_in(mode):
-            exit_code = _execute(code, main)
+            exit_code, error = _execute(code, main)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
                 stream.flush()
-    report = make_report(program, mode, time.perf_counter() - begin, exit_code)
+    report = make_report(program, mode, time.perf_counter() - begin, exit_code, error)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     if not quiet:
@@ -186,12 +206,19 @@ def run_program(
     return exit_code
 
 
-def make_report(program: Program, mode: fake_mode, seconds: float, exit_code: int) -> dict[str, Any]:
-    """What a run has to say, for programs."""
+def make_report(
+    program: Program, mode: fake_mode, seconds: float, exit_code: int, error: BaseException | None = None
+) -> dict[str, Any]:
+    """What a run has to say, for programs. docs/schemas/run.schema.json describes it."""
     cards = mode.cards
     return {
+        "schema": SCHEMA,
         "program": program.name,
         "exit_code": exit_code,
+        "error": None if error is None else f"{type(error).__name__}: {error}",
+        "out_of_memory": is_out_of_memory(error),
+        "out_of_memory_errors": cards.out_of_memory_errors(),
+        "unlimited": cards.are_unlimited,
         "seconds": seconds,
         "cards": [
             {
@@ -200,6 +227,8 @@ def make_report(program: Program, mode: fake_mode, seconds: float, exit_code: in
                 "total_memory": cards[index].total_memory,
                 "peak_allocated": cards.allocated(index)[1],
                 "allocated": cards.allocated(index)[0],
+                "peak_reserved": cards.peak_reserved(index),
+                "needed": cards.needed(index),
             }
             for index in range(len(cards))
         ],
@@ -224,6 +253,10 @@ def format_report(report: dict[str, Any]) -> str:
             f"  cuda:{card['index']} {card['name']}: peak {card['peak_allocated'] / _GIB:.2f} GiB allocated of "
             f"{card['total_memory'] / _GIB:.2f} GiB ({share:.0%})"
         )
+        if card["needed"] > card["total_memory"]:
+            lines.append(f"    needs {card['needed'] / _GIB:.1f} of {card['total_memory'] / _GIB:.1f} GiB")
+    if report["out_of_memory"]:
+        lines.append(f"  out of memory: {report['error'].splitlines()[0]}")
     entries = report["stand_ins"]
     if entries:
         total = sum(entry["count"] for entry in entries)
