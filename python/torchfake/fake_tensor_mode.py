@@ -8,7 +8,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -160,16 +159,10 @@ class FakeTensorMode(Mode):
         self._checks().append(_C.EnteredCrossCheck() if self._cross_checks else None)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _before_leaving(self) -> None:
         check = self._checks().pop()
         if check is not None:
             check.leave()
-        super().__exit__(kind, error, traceback)
 
     def _checks(self) -> list[_C.EnteredCrossCheck | None]:
         if not hasattr(self._entered, "checks"):

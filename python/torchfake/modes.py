@@ -8,6 +8,7 @@ import logging
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from typing_extensions import deprecated
 
 from torchfake import _C
 from torchfake._cards import Cards
-from torchfake.errors import MixedModesError
+from torchfake.errors import FakeTensorError, MixedModesError
 from torchfake.stand_ins import StandInLog
 
 #: Logs every operator run inside a mode if its level is DEBUG when the mode is entered.
@@ -47,6 +48,34 @@ _OPTIONS = (
 )
 
 
+class _OfThread(threading.local):
+    """How many modes this thread has entered, and PyTorch's setting from before the first of them."""
+
+    depth = 0
+    lifted_cpu_only = False
+
+
+_of_thread = _OfThread()
+
+
+def _enter(state: _C.ModeState, show: Callable[[str], None] | None = None) -> _C.EnteredFakeMode:
+    """Enters a mode on this thread. In one, `torch.tensor(..., device="cuda")` makes a CPU tensor fake, and moves the fake."""
+    entered = _C.EnteredFakeMode(state, show)
+    if _of_thread.depth == 0:
+        _of_thread.lifted_cpu_only = torch._C._only_lift_cpu_tensors()
+    _of_thread.depth += 1
+    torch._C._set_only_lift_cpu_tensors(True)
+    return entered
+
+
+def _leave(entered: _C.EnteredFakeMode) -> None:
+    """Leaves a mode, which need not be the last one entered: two generators may take turns."""
+    entered.leave()
+    _of_thread.depth -= 1
+    if _of_thread.depth == 0:
+        torch._C._set_only_lift_cpu_tensors(_of_thread.lifted_cpu_only)
+
+
 class Mode:
     """A mode of the engine. Each thread enters and leaves it independently, and may enter it repeatedly."""
 
@@ -60,11 +89,7 @@ class Mode:
 
     def __enter__(self) -> Self:
         refuse_pytorchs_mode()
-        lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-        entered = _C.EnteredFakeMode(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None)
-        # torch.tensor(..., device="cuda") then creates the tensor on the CPU, makes it fake, and moves the fake.
-        torch._C._set_only_lift_cpu_tensors(True)
-        self._stack().append((entered, lifts_cpu_only))
+        self._stack().append(_enter(self._state, _show if trace_log.isEnabledFor(logging.DEBUG) else None))
         return self
 
     def __exit__(
@@ -73,9 +98,13 @@ class Mode:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        entered, lifts_cpu_only = self._stack().pop()
-        torch._C._set_only_lift_cpu_tensors(lifts_cpu_only)
-        entered.leave()
+        if not self._stack():
+            raise FakeTensorError(
+                f"{type(self).__name__}.__exit__: this thread is not in the mode. Each thread enters and leaves a mode "
+                "on its own; use a `with` statement."
+            )
+        self._before_leaving()
+        _leave(self._stack().pop())
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
@@ -96,11 +125,14 @@ class Mode:
         """A state of the same kind, for a copy."""
         return _C.ModeState(known_values=self._state.known_values, exclusive=self._state.exclusive)
 
-    def _stack(self) -> list[tuple[_C.EnteredFakeMode, bool]]:
+    def _stack(self) -> list[_C.EnteredFakeMode]:
         if not hasattr(self._entered, "stack"):
             self._entered.stack = []
-        stack: list[tuple[_C.EnteredFakeMode, bool]] = self._entered.stack
+        stack: list[_C.EnteredFakeMode] = self._entered.stack
         return stack
+
+    def _before_leaving(self) -> None:
+        """Takes back what a subclass changed when this thread entered the mode."""
 
 
 class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in torchdistx
@@ -207,15 +239,9 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             _C.exchange_device("cuda", before if before < len(self.cards) else 0)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _before_leaving(self) -> None:
         if self.cards.are_limited and len(self.cards) > 0:
             _C.restore_device("cuda", self._current_cards().pop())
-        super().__exit__(kind, error, traceback)
 
     def _current_cards(self) -> list[int]:
         """The cards that were current when this thread entered the mode."""
@@ -291,18 +317,14 @@ class in_mode_of:
     def __init__(self, fake: Tensor) -> None:
         self._fake = fake
         self._entered: _C.EnteredFakeMode | None = None
-        self._lifts_cpu_only = False
 
     def __enter__(self) -> None:
         if not _C.in_fake_mode():
-            self._lifts_cpu_only = torch._C._only_lift_cpu_tensors()
-            self._entered = _C.EnteredFakeMode(_C.mode_of(self._fake))
-            torch._C._set_only_lift_cpu_tensors(True)
+            self._entered = _enter(_C.mode_of(self._fake))
 
     def __exit__(self, *_: object) -> None:
         if self._entered is not None:
-            torch._C._set_only_lift_cpu_tensors(self._lifts_cpu_only)
-            self._entered.leave()
+            _leave(self._entered)
 
 
 _showing = threading.local()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from torchfake import (
     DynamicShapesError,
     FakeCopyMode,
     FakeTensor,
+    FakeTensorError,
     FakeTensorMode,
     MetadataMismatchError,
     MixedModesError,
@@ -89,6 +90,43 @@ def test_a_mode_may_be_entered_again_and_left_again() -> None:
             assert is_fake(torch.ones(1))
         assert is_fake(torch.ones(1))
     assert not is_fake(torch.ones(1))
+
+
+@pytest.mark.parametrize("make", [FakeTensorMode, fake_mode, lambda: fake_mode(gpus="2xH200")])
+def test_a_mode_that_was_not_entered_cannot_be_left(make: Callable[[], Any]) -> None:
+    mode = make()
+    with pytest.raises(FakeTensorError, match="this thread is not in the mode"):
+        mode.__exit__(None, None, None)
+    with mode:
+        errors: list[BaseException] = []
+
+        def leave() -> None:
+            try:
+                mode.__exit__(None, None, None)
+            except FakeTensorError as error:
+                errors.append(error)
+
+        other = threading.Thread(target=leave)
+        other.start()
+        other.join()
+        assert len(errors) == 1
+        assert is_fake(torch.ones(1))
+
+
+def test_generators_that_take_turns_leave_their_modes_in_any_order() -> None:
+    def on_a_gpu() -> Iterator[Tensor]:
+        with fake_mode():
+            while True:
+                yield torch.tensor([1.0, 2.0], device="cuda")
+
+    before = torch._C._only_lift_cpu_tensors()
+    first, second = on_a_gpu(), on_a_gpu()
+    next(first), next(second)
+    first.close()
+    assert next(second).is_cuda
+    second.close()
+    assert not is_fake(torch.ones(1))
+    assert torch._C._only_lift_cpu_tensors() == before
 
 
 def test_the_innermost_mode_makes_the_tensors() -> None:
