@@ -25,6 +25,15 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 
 OF_A_MATRIX: dict[str, Callable[[Tensor], Any]] = {
     "alias_copy": lambda x: aten.alias_copy(x),
+    "affine_grid_generator_backward": lambda x: aten.affine_grid_generator_backward(
+        x.reshape(2, 1, 3, 2), [2, 5, 1, 3], True
+    ),
+    "affine_grid_generator_backward of volumes": lambda x: aten.affine_grid_generator_backward(
+        x.reshape(2, 2, 1, 1, 3), [2, 5, 2, 1, 1], False
+    ),
+    "affine_grid_generator_backward of a wrong size": lambda x: aten.affine_grid_generator_backward(
+        x.reshape(2, 1, 3, 2), [2, 5, 1, 4], False
+    ),
     "as_strided_copy": lambda x: aten.as_strided_copy(x, [2, 2], [1, 2]),
     "as_strided_scatter": lambda x: aten.as_strided_scatter(x, torch.ones(2), [2], [1]),
     "bernoulli": lambda x: torch.bernoulli(x, 0.5),

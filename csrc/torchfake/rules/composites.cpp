@@ -17,6 +17,7 @@
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_mm_ops.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
+#include <ATen/ops/affine_grid_generator_backward_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
 #include <ATen/ops/choose_qparams_optimized_ops.h>
 #include <ATen/ops/cov_ops.h>
@@ -367,6 +368,31 @@ bool quantile(const Call& call) {
   return true;
 }
 
+// affine_grid_generator_backward(grad_grid, size, align_corners). The decomposition fills the coordinate of a dimension of
+// one element through a data pointer.
+bool affine_grid_generator_backward(const Call& call) {
+  const at::Tensor grad_grid = call.arg(0).toTensor();
+  const std::vector<int64_t> size = call.arg(1).toIntVector();
+  TORCH_CHECK(
+      size.size() == 4 || size.size() == 5, "AffineGridGenerator needs 4d (spatial) or 5d (volumetric) inputs.");
+  const int64_t dims = static_cast<int64_t>(size.size()) - 2;
+  std::vector<int64_t> expected{size[0]};
+  expected.insert(expected.end(), size.begin() + 2, size.end());
+  expected.push_back(dims);
+  TORCH_CHECK(
+      grad_grid.sizes() == expected,
+      "affine_grid_generator_backward: expected a gradient of size ",
+      expected,
+      " for an image of size ",
+      size,
+      ", got ",
+      grad_grid.sizes());
+  const int64_t points = c10::multiply_integers(size.begin() + 2, size.end());
+  const at::Tensor base_grid = grad_grid.new_empty({size[0], points, dims + 1});
+  answer_with(call, base_grid.transpose(1, 2).bmm(grad_grid.reshape({size[0], points, dims})).transpose(1, 2));
+  return true;
+}
+
 // _shape_as_tensor(self): numbers that are known, on the CPU wherever the tensor is.
 bool shape_as_tensor(const Call& call) {
   const ModePtr* mode = call.find_mode();
@@ -537,6 +563,7 @@ void add_all(torch::Library& library) {
   add<ops::batch_norm, &batch_norm>(library);
   add<ops::grid_sampler, &grid_sampler>(library);
   add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
+  add<ops::affine_grid_generator_backward, &affine_grid_generator_backward>(library);
   add<ops::_shape_as_tensor, &shape_as_tensor>(library);
   add<ops::_reshape_from_tensor, &of_data_in_memory>(library);
   add<ops::_validate_sparse_coo_tensor_args, &of_data_in_memory>(library);
