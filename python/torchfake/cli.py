@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import torchfake
+from torchfake._fit_cli import fit
 from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
@@ -34,6 +35,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+app.command()(fit)
 
 
 def _version(wanted: bool) -> None:

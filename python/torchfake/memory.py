@@ -25,9 +25,11 @@ from typing import Any
 import torch
 
 from torchfake import _C
+from torchfake._cards import find_card
 from torchfake._memory_report import Report
 from torchfake._memory_summary import summary_of
 from torchfake._memory_tracking import Moment, Tracker, model_of_mode
+from torchfake._search import Search
 from torchfake.modes import fake_mode
 
 __all__ = [
@@ -188,11 +190,12 @@ def dump_snapshot(path: str | Path, devices: int = 1) -> None:
     Path(path).write_bytes(pickle.dumps(content))
 
 
-def largest(run: Callable[[int], object], values: range, **card: Any) -> int | None:
+def largest(run: Callable[[int], object], values: range, *, gpu: str | None = None, **card: Any) -> int | None:
     """The largest of `values` for which `run` gets through without running out of memory, or None.
 
-    Each is tried in a mode of its own, with a card as `attach` makes it; few of them, because what needs more memory
-    than a value that does not fit is taken not to fit either.
+    Each is tried in a mode of its own, with the card `gpu` (`"L40S"`) or one as `attach` makes it; few of them, because
+    what needs more memory than a value that does not fit is taken not to fit either, and because runs without a limit
+    tell where the limit is.
 
     >>> import torch
     >>> from torchfake import memory
@@ -201,26 +204,33 @@ def largest(run: Callable[[int], object], values: range, **card: Any) -> int | N
     ...     model(torch.zeros(batch, 8192, device="cuda")).sum().backward()
     >>> memory.largest(train, range(1000, 100_000, 1000), total_memory=4 << 30)
     50000
+    >>> memory.largest(train, range(1000, 100_000, 1000), gpu="T4")
+    99000
     """
+    if (gpu is None) == (not card):
+        raise TypeError("memory.largest: pass gpu=, or the card as memory.attach takes it")
+    known = None if gpu is None else find_card(gpu)
 
-    def fits(value: int) -> bool:
-        with fake_mode():
-            attach(**card)
-            try:
-                run(value)
-            except torch.OutOfMemoryError:
-                return False
+    def attempt(value: int, unlimited: bool) -> tuple[int, int]:
+        with fake_mode(gpus=gpu, unlimited=unlimited and gpu is not None):
+            if known is None:
+                attach(**card, unlimited=unlimited)
+            free, total = mem_get_info(0)
+            model, context = _model(), total - free
+            run(value)
+            peaks = [model.stats("cuda:0")[f"{kind}_bytes"]["all"]["peak"] for kind in ("allocated", "reserved")]
+            return peaks[0] + context, peaks[1] + context
+
+    def confirm(value: int) -> bool:
+        try:
+            attempt(value, unlimited=False)
+        except torch.OutOfMemoryError:
+            return False
         return True
 
+    limit = card["total_memory"] if known is None else known.total_memory
     ordered = values if values.step > 0 else values[::-1]
-    low, high = 0, len(ordered)  # those below `low` fit, those from `high` on do not
-    while low < high:
-        middle = (low + high) // 2
-        if fits(ordered[middle]):
-            low = middle + 1
-        else:
-            high = middle
-    return ordered[low - 1] if low > 0 else None
+    return Search(ordered, limit, lambda value: attempt(value, unlimited=True), confirm).largest()
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:

@@ -177,6 +177,22 @@ def _execute(code: types.CodeType, main: types.ModuleType) -> tuple[int, BaseExc
     return 0, None
 
 
+def execute_program(program: Program, mode: fake_mode, environment: dict[str, str]) -> tuple[int, BaseException | None]:
+    """Runs a program in `mode`, with these variables in its environment. Returns its exit code and what ended it.
+
+    Raises:
+        ProgramNotFoundError: There is no such script or module.
+    """
+    main, code = _load(program)
+    with _as_main(program, main, environment):
+        with mode, _threads_in(mode):
+            ended = _execute(code, main)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(BrokenPipeError, ValueError):
+                stream.flush()
+    return ended
+
+
 def run_program(
     program: Program,
     mode: fake_mode,
@@ -190,14 +206,8 @@ def run_program(
     Raises:
         ProgramNotFoundError: There is no such script or module.
     """
-    main, code = _load(program)
     begin = time.perf_counter()
-    with _as_main(program, main, launch.environment() if launch else {}):
-        with mode, _threads_in(mode):
-            exit_code, error = _execute(code, main)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(BrokenPipeError, ValueError):
-                stream.flush()
+    exit_code, error = execute_program(program, mode, launch.environment() if launch else {})
     report = make_report(program, mode, time.perf_counter() - begin, exit_code, error)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")

@@ -1,0 +1,190 @@
+"""One run of a program for `torchfake fit`: in a child process of its own, on a card with or without a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from torchfake._measures import Measure, NotApplicableError
+from torchfake._varied import Varied
+from torchfake.modes import fake_mode
+from torchfake.run_program import Launch, Program, execute_program, is_out_of_memory
+
+_SHOWN_LINES = 6  # of what a program that failed wrote
+
+
+class TrialFailedError(Exception):
+    """A program failed for another reason than memory."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run needed.
+
+    Attributes:
+        allocated: The peak of allocated bytes on the card that had most, and the CUDA context: a card with less cannot
+            run it.
+        reserved: The peak of what the allocator held, and the CUDA context: a card with as much runs it as one without
+            a limit does.
+        refusals: How often a card refused memory.
+        not_applicable: Why the measure that was to be tried could not be applied; None if it was.
+    """
+
+    allocated: int
+    reserved: int
+    refusals: int
+    exit_code: int
+    seconds: float
+    not_applicable: str | None = None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A program and where it runs; `run` runs it once.
+
+    Attributes:
+        steps: After so many steps of optimizers the program is ended; None for all of it.
+    """
+
+    program: Program
+    launch: Launch | None = None
+    steps: int | None = None
+    strict: bool = False
+    gpu_memory: str | None = None
+    count: int = 1
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self, card: str, varied: Varied, value: int, *, unlimited: bool = True, measure: Measure | None = None
+    ) -> Trial:
+        """Runs the program with `value` in a child process.
+
+        Raises:
+            TrialFailedError: It failed, and not for want of memory.
+        """
+        with tempfile.TemporaryFile() as output:
+            outcome = _in_child(lambda: self._run(card, varied, value, unlimited, measure), output.fileno())
+            if isinstance(outcome, Trial):
+                return outcome
+            output.seek(0)
+            wrote = output.read().decode(errors="replace").splitlines()
+        said = "\n".join(f"    {line}" for line in wrote[-_SHOWN_LINES:])
+        raise TrialFailedError(f"{outcome}" + (f"\n{said}" if said else ""))
+
+    def _run(self, card: str, varied: Varied, value: int, unlimited: bool, measure: Measure | None) -> Trial | str:
+        """In the child. Returns a sentence where the program failed."""
+        gpus = f"{self.count}x{card}"
+        mode = fake_mode(
+            gpus=gpus,
+            gpu_memory=self.gpu_memory,
+            unlimited=unlimited,
+            unknown="error" if self.strict else "stand-in",
+            strict=self.strict,
+        )
+        begin = time.perf_counter()
+        environment = self.launch.environment() if self.launch else {}
+        try:
+            with contextlib.ExitStack() as stack:
+                arguments = stack.enter_context(varied.given(value, self.program.arguments))
+                program = Program(self.program.name, self.program.is_module, arguments)
+                if self.steps is not None:
+                    stack.enter_context(_StepLimit(self.steps))
+                if measure is not None:
+                    stack.enter_context(measure.applied(mode))
+                exit_code, error = execute_program(program, mode, environment)
+        except NotApplicableError as reason:
+            return Trial(0, 0, 0, 0, time.perf_counter() - begin, str(reason))
+        if isinstance(error, _EnoughSteps):
+            exit_code, error = 0, None
+        cards = mode.cards
+        context = cards.needed(0) - cards.allocated(0)[1]
+        trial = Trial(
+            allocated=max(cards.needed(index) for index in range(len(cards))),
+            reserved=max((cards.peak_reserved(index) or 0) + context for index in range(len(cards))),
+            refusals=cards.out_of_memory_errors(),
+            exit_code=exit_code,
+            seconds=time.perf_counter() - begin,
+        )
+        if isinstance(error, NotApplicableError):
+            return Trial(0, 0, 0, 0, trial.seconds, str(error))
+        if is_out_of_memory(error) or (trial.refusals and not unlimited):
+            return trial
+        if exit_code != 0:
+            why = f"exit code {exit_code}" if error is None else f"{type(error).__name__}: {error}".splitlines()[0]
+            return f"{self.program.name} with {varied.describe(value)} failed: {why}"
+        if not varied.was_taken:
+            return (
+                f"{self.program.name} has no option for {varied.name}"
+                + (f"; it has {', '.join(varied.seen)}" if varied.seen else "")
+                + f". Write --vary=--its-option={value}..., --vary env:NAME=..., or --args 'x={{{varied.name}}}'"
+            )
+        if measure is not None and measure.reason is not None:
+            return Trial(0, 0, 0, 0, trial.seconds, measure.reason)
+        return trial
+
+
+class _EnoughSteps(BaseException):
+    """Ends a program that has stepped as often as was asked for."""
+
+
+class _StepLimit:
+    """Ends the program after a number of steps of its optimizers."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def __enter__(self) -> None:
+        self._hook = register_optimizer_step_post_hook(self._after_step)
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._hook.remove()
+
+    def _after_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise _EnoughSteps
+
+
+def _in_child(work: Callable[[], object], output: int) -> object:
+    """What `work` returns in a forked process, whose output goes to a file. No state of it reaches this process."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reader)
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            # Whoever captures the output of this process does not get the child's.
+            sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
+            torch.set_num_threads(1)
+            with os.fdopen(writer, "wb") as pipe:
+                pickle.dump(work(), pipe)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            code = 0
+        except BaseException:  # nothing may go on in the child: it would be a second parent
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not data:
+        return f"the run ended with status {os.waitstatus_to_exitcode(status)}"
+    return pickle.loads(data)

@@ -1,0 +1,141 @@
+"""The quantity that `torchfake fit --vary` tries values of: an option of the program, or an environment variable.
+
+`batch_size` is looked for among the options of the program's own `argparse` parser, whether it is spelt `--batch-size`,
+`--batch_size` or has that name for its result. `--batch-size` is passed on the command line as it is written,
+`env:BATCH` (or `BATCH`) in the environment, and where the program's arguments contain `{batch_size}`, there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_MOST_VALUES = 1 << 20
+
+
+class BadRangeError(ValueError):
+    """What `--vary` was given is no name with values."""
+
+
+@dataclass
+class Varied:
+    """A name and its values, in ascending order."""
+
+    name: str
+    values: Sequence[int]
+    is_environment: bool = False
+    #: Whether the program has taken the value, and which options it has; known in the process that ran it.
+    was_taken: bool = False
+    seen: list[str] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, text: str) -> Varied:
+        """`batch_size=1..512`, `batch_size=8..512:8`, `BATCH=1,2,4`.
+
+        Raises:
+            BadRangeError: It is none of these.
+        """
+        name, _, values = text.rpartition("=")
+        if not name or not values:
+            raise BadRangeError(f"--vary {text}: expected NAME=FIRST..LAST, as in batch_size=1..512")
+        is_environment = name.startswith("env:") or (name.isupper() and not name.startswith("-"))
+        return cls(name.removeprefix("env:"), _values(text, values), is_environment)
+
+    def describe(self, value: int) -> str:
+        """The value with its name, as it would be passed."""
+        return f"{self.name}={value}" if self.name.startswith("-") or self.is_environment else f"{self.name} = {value}"
+
+    @contextlib.contextmanager
+    def given(self, value: int, arguments: list[str]) -> Iterator[list[str]]:
+        """Has the program get `value`; yields the arguments to start it with."""
+        hole = "{" + self.name.lstrip("-") + "}"
+        if any(hole in argument for argument in arguments):
+            self.was_taken = True
+            yield [argument.replace(hole, str(value)) for argument in arguments]
+        elif self.is_environment:
+            before = os.environ.get(self.name)
+            os.environ[self.name] = str(value)
+            self.was_taken = True
+            try:
+                yield arguments
+            finally:
+                if before is None:
+                    del os.environ[self.name]
+                else:
+                    os.environ[self.name] = before
+        elif self.name.startswith("-"):
+            self.was_taken = True
+            yield [f"{self.name}={value}", *without_option(arguments, [self.name])]
+        else:
+            with self._found_by_argparse(value):
+                yield arguments
+
+    @contextlib.contextmanager
+    def _found_by_argparse(self, value: int) -> Iterator[None]:
+        parse = argparse.ArgumentParser.parse_known_args
+
+        @functools.wraps(parse)
+        def with_value(
+            parser: argparse.ArgumentParser, args: Sequence[str] | None = None, *rest: Any, **keywords: Any
+        ) -> Any:
+            given = list(sys.argv[1:] if args is None else args)
+            for action in parser._actions:
+                self.seen += action.option_strings
+                if action.option_strings and self._names(action):
+                    given = [f"{_longest(action)}={value}", *without_option(given, action.option_strings)]
+                    self.was_taken = True
+                    break
+            return parse(parser, given, *rest, **keywords)
+
+        argparse.ArgumentParser.parse_known_args = with_value  # type: ignore[assignment,method-assign]
+        try:
+            yield
+        finally:
+            argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
+
+    def _names(self, action: argparse.Action) -> bool:
+        wanted = _plain(self.name)
+        return wanted == _plain(action.dest) or any(wanted == _plain(option) for option in action.option_strings)
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()
+
+
+def _longest(action: argparse.Action) -> str:
+    return max(action.option_strings, key=len)
+
+
+def without_option(arguments: Sequence[str], spellings: Sequence[str]) -> list[str]:
+    """The arguments without an option and its value."""
+    kept: list[str] = []
+    skip = False
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return kept + list(arguments[position:])
+        if skip:
+            skip = False
+        elif argument in spellings:
+            skip = True
+        elif not argument.startswith(tuple(f"{spelling}=" for spelling in spellings)):
+            kept.append(argument)
+    return kept
+
+
+def _values(text: str, values: str) -> Sequence[int]:
+    found = re.fullmatch(r"(\d+)\.\.(\d+)(?::(\d+))?", values)
+    if found is not None:
+        first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+        if last < first or step == 0 or (last - first) // step >= _MOST_VALUES:
+            raise BadRangeError(f"--vary {text}: expected at most {_MOST_VALUES:,} values, the last above the first")
+        return range(first, last + 1, step)
+    if re.fullmatch(r"\d+(,\d+)*", values):
+        return sorted({int(value) for value in values.split(",")})
+    raise BadRangeError(f"--vary {text}: '{values}' is no range; write 1..512, 8..512:8 or 1,2,4")
