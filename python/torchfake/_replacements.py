@@ -249,6 +249,12 @@ _MODES = (
         When.IN_MODE,
         "Returns the FakeTensorMode of torchfake that the thread is in.",
     ),
+    Patch(
+        "torch._guards:detect_fake_mode",
+        interop.detect_mode,
+        When.FAKES_EXIST,
+        "Finds the FakeTensorMode of torchfake that the thread is in, or whose fakes it is given.",
+    ),
     *(
         Put(
             f"torch.distributed._tools.{module}:FakeTensorMode",
@@ -259,6 +265,24 @@ _MODES = (
             optional=True,
         )
         for module in ("runtime_estimator", "sac_estimator")
+    ),
+    *(
+        Put(
+            f"torch._functorch.{module}:FakeTensor",
+            interop.either_fake,
+            When.ALWAYS,
+            "AOTAutograd checks with `isinstance` that it traces FakeTensors; those of torchfake are plain tensors.",
+            condition_in_words="always; tensors of both kinds pass the check",
+            optional=True,
+        )
+        for module in (
+            "aot_autograd",
+            "_aot_autograd.frontend_utils",
+            "_aot_autograd.functional_utils",
+            "_aot_autograd.graph_compile",
+            "_aot_autograd.runtime_wrappers",
+            "_aot_autograd.utils",
+        )
     ),
     Patch(
         "torch._inductor.fx_passes.memory_estimator:GraphAliasTracker._get_output_storages",
@@ -302,6 +326,12 @@ _TRACING = (
         When.FAKES_EXIST,
         "Tracers store a fake in the graph unchanged.",
         copies=False,
+    ),
+    Patch(
+        "torch.fx.experimental.proxy_tensor:_MakefxTracer.trace",
+        interop.trace,
+        When.FAKES_EXIST,
+        "`make_fx` would find the mode of fakes that has no symbols, and fail with an assertion.",
     ),
     Patch(
         "torch._C:_is_fake_tensor",

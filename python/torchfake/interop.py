@@ -19,7 +19,7 @@ from typing_extensions import deprecated
 from torchfake import _C
 from torchfake.converter import AnyTensor, is_plain, rewrap, with_history
 from torchfake.errors import DynamicShapesError, MixedModesError, RealTensorError
-from torchfake.fake import FakeTensor, find_fake, holds_fake, write_value
+from torchfake.fake import FakeTensor, detect_fake_mode, find_fake, holds_fake, write_value
 from torchfake.fake_tensor_mode import CONSTANT_NUMEL_LIMIT, FakeTensorMode
 from torchfake.modes import Mode, current_mode, no_fake_mode
 
@@ -167,6 +167,16 @@ def active_mode(original: Callable[[], Any]) -> Any:
     return mode if found is None and mode is not None and mode._state.exclusive else found
 
 
+def detect_mode(original: Callable[..., Any], inputs: Any = None) -> Any:
+    """`torch._guards.detect_fake_mode` finds the FakeTensorMode of ours that this thread is in, or that `inputs` have.
+
+    A mode of PyTorch's comes first: a tracer at work uses its own. A `fake_mode` is that of an ordinary program.
+    """
+    found = original(inputs)
+    mode = detect_fake_mode(inputs) if found is None else None
+    return mode if mode is not None and mode._state.exclusive else found
+
+
 class _EitherMode(type):
     """The type of what stands for PyTorch's FakeTensorMode in modules that only ask `isinstance`."""
 
@@ -174,9 +184,23 @@ class _EitherMode(type):
         return isinstance(instance, (PyTorchsMode, FakeTensorMode))
 
 
+class _EitherFake(type):
+    """The type of what stands for PyTorch's FakeTensor in modules that only ask `isinstance`."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if isinstance(instance, PyTorchsFakeTensor):
+            return True
+        return isinstance(instance, Tensor) and _C.is_plain_fake(instance) and _C.mode_of(instance).exclusive
+
+
 def either_mode(original: Any) -> Any:
     """A class of which modes of both kinds are instances."""
     return _EitherMode(original.__name__, (), {"__doc__": "PyTorch's FakeTensorMode, or torchfake's."})
+
+
+def either_fake(original: Any) -> Any:
+    """A class of which PyTorch's FakeTensors and the fakes of a FakeTensorMode of ours are instances."""
+    return _EitherFake(original.__name__, (), {"__doc__": "PyTorch's FakeTensor, or one of torchfake's."})
 
 
 def output_storages(original: Callable[[Any], Any], node: Any) -> Any:
@@ -235,6 +259,17 @@ def from_tensor(original: Callable[..., Tensor], self: PyTorchsMode, tensor: Ten
         return original(self, tensor, **options)
     finally:
         _refused_shape_env.reset(token)
+
+
+def trace(original: Callable[..., Any], self: Any, f: Callable[..., Any], *args: Any) -> Any:
+    """`make_fx(tracing_mode="symbolic")` uses the mode of its fakes, which has to make symbols."""
+    mode = detect_mode(torch._guards.detect_fake_mode, args) if self.tracing_mode == "symbolic" else None
+    if isinstance(mode, FakeTensorMode) and mode.shape_env is None:
+        raise DynamicShapesError(
+            "make_fx: tracing_mode='symbolic' makes sizes symbolic, which is not supported yet for fakes of a "
+            "FakeTensorMode without a shape_env; trace with tracing_mode='fake'."
+        )
+    return original(self, f, *args)
 
 
 def create_symintnode(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._functorch.aot_autograd import aot_function
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mod_tracker import ModTracker
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -90,6 +92,68 @@ def export_by_dynamo(mode: Any) -> list[str]:
 def test_tracers_write_the_same_graph_as_for_pytorchs_fakes(use: Callable[[Any], list[str]]) -> None:
     graph = use(OURS)
     assert graph and graph == use(THEIRS)
+
+
+def fakes_of(graph: torch.fx.Graph, mode: Any) -> list[tuple[str, bool]]:
+    """Each tensor of a graph, and whether it is a fake of the mode."""
+    values = ((node.name, node.meta.get("val")) for node in graph.nodes)
+    return [(name, getattr(val, "fake_mode", None) is mode) for name, val in values if isinstance(val, Tensor)]
+
+
+@pytest.mark.parametrize("tracing", ["real", "fake"])
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+def test_make_fx_traces_with_the_mode_of_the_fakes(tracing: str, inside: bool) -> None:
+    def traced(make: Any) -> list[tuple[str, bool]]:
+        mode = make()
+        with mode:
+            layer, x = Layer(), torch.randn(2, 4)
+        with mode if inside else nullcontext():
+            return fakes_of(make_fx(layer, tracing_mode=tracing)(x).graph, mode)
+
+    graph = traced(OURS)
+    assert graph == traced(THEIRS)
+    assert all(is_of_mode for _, is_of_mode in graph) and len(graph) > 4
+
+
+def test_make_fx_with_symbolic_sizes_names_what_is_missing() -> None:
+    with OURS():
+        x = torch.ones(2, 3)
+    with pytest.raises(torchfake.DynamicShapesError, match="tracing_mode='symbolic'"):
+        make_fx(torch.sin, tracing_mode="symbolic")(x)
+
+
+def test_aot_autograd_traces_with_the_mode_of_the_fakes() -> None:
+    def compiled(make: Any) -> tuple[Any, ...]:
+        mode, graphs = make(), []
+
+        def compiler(graph: torch.fx.GraphModule, example: list[Any]) -> Any:
+            graphs.append((fakes_of(graph.graph, mode), operators(graph.graph), len(example)))
+            return graph
+
+        with mode:
+            x = torch.randn(2, 4, requires_grad=True)
+            output = aot_function(lambda x: x.sin() @ x.T, compiler, compiler)(x)
+            output.sum().backward()
+        return graphs, described(output), described(x.grad)
+
+    ours = compiled(OURS)
+    assert ours == compiled(THEIRS)
+    assert all(is_of_mode for fakes, _, _ in ours[0] for _, is_of_mode in fakes)
+
+
+def test_pytorch_finds_the_mode_that_is_active_or_that_tensors_have() -> None:
+    def detect(inputs: Any = None) -> Any:  # looked up when called: replaced when a mode is first entered
+        return torch._guards.detect_fake_mode(inputs)
+
+    mode, other = OURS(), OURS()
+    with mode:
+        x = torch.ones(2)
+        assert detect() is mode is detect([x])
+        with pytest.raises(AssertionError, match="different modes"):
+            detect([other.from_tensor(torch.ones(2))])
+    assert detect([1, {"x": x}]) is mode and detect([torch.ones(2)]) is None and detect() is None
+    with torchfake.fake_mode():
+        assert detect() is None is detect([torch.ones(2)])  # an ordinary program
 
 
 def test_the_memory_tracker_counts_the_same_bytes() -> None:
