@@ -9,6 +9,7 @@
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/native_table.h>
 #include <torchfake/torchfake.h>
+#include <torchfake/values/constants.h>
 #include <torchfake/values/known_values.h>
 
 #include <limits>
@@ -40,6 +41,26 @@ std::optional<at::Tensor> known_values_of(const at::Tensor& tensor, bool copy) {
       PlainCpu plain;
       values = values->clone();
     }
+    if (fake->has_storage()) {
+      remember_copy(tensor, *values);
+    }
+  }
+  return values;
+}
+
+// What PyTorch calls the constant of a fake: a copy of its values, or nothing.
+std::optional<at::Tensor> constant_of_fake(const at::Tensor& tensor) {
+  const FakeTensorImpl* fake = as_fake(tensor);
+  if (fake == nullptr) {
+    return std::nullopt;
+  }
+  const FakeModeOptions& options = fake->mode()->options;
+  if (options.propagate_real_tensors && (!is_constant(*fake) || fake->numel() > options.known_values)) {
+    return std::nullopt;
+  }
+  std::optional<at::Tensor> values = known_tensor(*fake, value_limit(options));
+  if (values) {
+    values = copy_of_values(*fake, *values);
     if (fake->has_storage()) {
       remember_copy(tensor, *values);
     }
@@ -204,6 +225,7 @@ void bind_tensors(pybind11::module_& module) {
       py::arg("mode").none(false),
       py::arg("device"));
   module.def("known_values_of", &known_values_of, py::arg("fake"), py::arg("copy"));
+  module.def("constant_of", &constant_of_fake, py::arg("fake"));
   module.def("memo", &memo, py::arg("fake"), py::arg("kind"));
   module.def("list_native_kernels", &list_native_kernels);
   module.def("meta_like", torch::wrap_pybind_function(&meta_like), py::arg("fake"));

@@ -24,12 +24,6 @@ from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 # subclass or an instance defines takes precedence.
 
 
-def _constant(fake: Tensor) -> Tensor | None:
-    if _C.mode_of(fake).propagate_real_tensors:
-        return None
-    return _C.known_values_of(fake, copy=True)
-
-
 def _real_tensor(fake: Tensor) -> Tensor | None:
     return _C.known_values_of(fake, copy=False) if _C.mode_of(fake).propagate_real_tensors else None
 
@@ -42,7 +36,7 @@ def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
 
 
 _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
-    "constant": _constant,
+    "constant": lambda fake: _C.constant_of(fake),
     "dispatch_keys": lambda fake: None,
     "fake_device": lambda fake: _C.fake_device(fake),
     "fake_mode": mode_of,
@@ -326,12 +320,14 @@ FOR_FAKES = {
 
 # ---- Printing --------------------------------------------------------------------------------------------------------
 #
-# Fakes print as PyTorch's meta tensors do, with `fake=True`.
+# Fakes print as PyTorch's meta tensors do, with `fake=True`; those of a FakeTensorMode as PyTorch's FakeTensors do.
 
 
 def _describe(tensor: Tensor, contents: str) -> str:
     is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
-    prefix = "tensor(" if is_plain else f"{type(tensor).__name__}("
+    # PyTorch's name for the fakes of such a mode.
+    is_fake_tensor = is_plain and _C.is_plain_fake(tensor) and _C.mode_of(tensor).exclusive
+    prefix = "FakeTensor(" if is_fake_tensor else "tensor(" if is_plain else f"{type(tensor).__name__}("
     suffixes = []
     if tensor.device.type != torch._C._get_default_device():
         suffixes.append(f"device='{tensor.device}'")
@@ -340,7 +336,8 @@ def _describe(tensor: Tensor, contents: str) -> str:
         suffixes.append(f"dtype={tensor.dtype}")
     if is_sparse_any(tensor):
         suffixes += [f"nnz={tensor._nnz()}", f"layout={tensor.layout}"]
-    suffixes.append("fake=True")
+    if not is_fake_tensor:
+        suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)
     add_suffixes: Callable[..., str] = _tensor_str._add_suffixes
     text = add_suffixes(prefix + contents, suffixes, len(prefix), force_newline=False)

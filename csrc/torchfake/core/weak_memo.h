@@ -65,6 +65,11 @@ class WeakMemo {
     replace_locked(key, source, fake);
   }
 
+  void forget(const Key& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    entries_.erase(key);
+  }
+
  private:
   using Weak = c10::weak_intrusive_ptr<Impl>;
   struct KeyHash {

@@ -11,6 +11,17 @@ namespace torchfake {
 // first calls alone, and what it made is kept with the entry. A later hit gets a copy of its own, which may be written to.
 // Only a few kilobytes are kept; the real operator makes anything larger about as fast as it can be copied.
 
+// In a mode that propagates real tensors every fake has values, and PyTorch still says which of them are constants: a tensor
+// that came with its value, and what operators make of such tensors alone. A tensor is one until its storage is written to
+// with anything else.
+void mark_as_constant(const FakeTensorImpl& fake);
+bool is_constant(const FakeTensorImpl& fake);
+void write_constants(c10::StorageImpl* storage);  // ends it, for all tensors over the storage
+
+// A copy of the values of a fake, which are known. Fakes that share a storage get copies that share one, the same as long
+// as the values are.
+at::Tensor copy_of_values(const FakeTensorImpl& fake, const at::Tensor& values);
+
 // After a call whose values have been followed: a copy of those of its one output, where they follow from the key of the
 // call; null where they do not.
 c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call);

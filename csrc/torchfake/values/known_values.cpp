@@ -9,6 +9,7 @@
 #include <torchfake/core/layout_fake.h>
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
+#include <torchfake/values/constants.h>
 #include <torchfake/values/repeated_values.h>
 
 #include <cstring>
@@ -173,6 +174,9 @@ at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
       has_data(real)) {
     PlainCpu plain;
     make_known(*impl, copy ? real.clone() : real);
+    if (mode->options.propagate_real_tensors && real.numel() <= mode->options.known_values) {
+      mark_as_constant(*impl);
+    }
   }
   return fake;
 }

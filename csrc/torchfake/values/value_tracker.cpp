@@ -11,6 +11,7 @@
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/values/absorbing.h>
 #include <torchfake/values/collectives.h>
+#include <torchfake/values/constants.h>
 #include <torchfake/values/draws.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
@@ -138,6 +139,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (traits.value_check != nullptr) {
     traits.value_check(call, limit_);
   }
+  makes_constants_ = C10_UNLIKELY(mode.options.propagate_real_tensors) && reads_constants_alone();
   if (traits.mutates || traits.updates_statistics) {
     for (const TensorArg& tensor : call.tensors()) {
       if (is_written(call, tensor, mode.options) && tensor.fake != nullptr) {
@@ -159,6 +161,36 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   if (any_repeated) {
     read_repetitions();
   }
+}
+
+bool ValueTracker::reads_constants_alone() const {
+  const ValueSource source = call_.traits.values;
+  bool any = false;
+  for (const TensorArg& tensor : call_.tensors()) {
+    any |= tensor.fake != nullptr;
+    if (tensor.fake != nullptr && !is_constant(*tensor.fake)) {
+      return false;
+    }
+  }
+  return any && call_.traits.is_builtin && (source == ValueSource::kInputs || source == ValueSource::kOverwrite);
+}
+
+// See mark_as_constant.
+void ValueTracker::follow_constants(const Call& call) const {
+  for (const Written& written : written_) {
+    if (c10::StorageImpl* storage = makes_constants_ ? nullptr : storage_of(*written.fake)) {
+      write_constants(storage);
+    }
+  }
+  if (!makes_constants_) {
+    return;
+  }
+  visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
+    const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
+    if (fake != nullptr && fake->numel() <= mode_.options.known_values) {
+      mark_as_constant(*fake);
+    }
+  });
 }
 
 // Decides what becomes of a call that reads repeated values.
@@ -466,6 +498,9 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
     if (c10::StorageImpl* storage = storage_of(*written.fake)) {
       note_resize(storage);
     }
+  }
+  if (C10_UNLIKELY(mode_.options.propagate_real_tensors)) {
+    follow_constants(call);
   }
   if (repeats_) {
     return follow_repetitions(call, device);

@@ -32,6 +32,8 @@ class ValueTracker {
   bool run_aside(const Call& call, c10::Device device);
   void follow_repetitions(const Call& call, c10::Device device);
   void forget_written() const;
+  bool reads_constants_alone() const;
+  void follow_constants(const Call& call) const;
   void forget_received() const;
   void forget_made(const Call& call) const;
   void finish_written(const torch::jit::Stack& real_outputs, const Call& call) const;
@@ -52,6 +54,7 @@ class ValueTracker {
   bool inputs_known_ = false;
   bool computes_ = false;
   bool has_out_ = false;
+  bool makes_constants_ = false;  // in a mode that propagates real tensors
   int64_t draws_ = 0;  // the most elements that are drawn: see Note [Draws]
   bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
