@@ -134,8 +134,10 @@ CALLS: dict[str, Any] = {
 MODES: dict[str, Any] = {"fake_mode": fake_mode, "FakeTensorMode": FakeTensorMode}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", CALLS)
+# A FakeTensorMode tries no kernel of a program on zeros.
+@pytest.mark.parametrize(
+    ("name", "mode"), [(n, m) for n in CALLS for m in MODES if (n, m) != ("of_cpu", "FakeTensorMode")]
+)
 def test_a_result_looks_like_that_of_real_tensors(name: str, mode: str) -> None:
     real = CALLS[name](square())
     with MODES[mode]():
@@ -239,7 +241,7 @@ def test_a_wrong_fake_implementation_is_found_where_real_tensors_travel_along() 
 # ---- In graphs, and under opcheck ----
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "of_cpu"])
 def test_a_graph_with_the_operator_is_propagated(name: str) -> None:
     graph = make_fx(CALLS[name])(square())
     assert_same_metadata(FakeTensorProp(graph).propagate(square()), CALLS[name](square()), ignored=("version",))

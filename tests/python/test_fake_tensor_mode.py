@@ -344,8 +344,14 @@ def test_a_kernel_is_run_on_zeros_only_where_the_mode_allows_it(library: Any) ->
     library.define("first_row(Tensor x) -> Tensor")
     library.impl("first_row", lambda x: x[0].clone(), "CPU")
     op = torch.ops.torchfake_test_mode.first_row
-    with FakeTensorMode():
+    with fake_mode():
         assert op(torch.ones(2, 3)).shape == (3,)
+    # PyTorch's fakes try operators of PyTorch's own alone.
+    with FakeTensorMode():
+        x = torch.ones(2, 3)
+        with pytest.raises(UnsupportedOperatorException, match=r"first_row.*PyTorch's own operators"):
+            op(x)
+        assert torch.linalg.ldl_factor(torch.ones(3, 3)).LD.shape == (3, 3)
     with FakeTensorMode(allow_fallback_kernels=False):
         x = torch.ones(2, 3)
         with pytest.raises(UnsupportedOperatorException, match="allow_fallback_kernels=False"):

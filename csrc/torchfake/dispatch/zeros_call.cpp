@@ -9,6 +9,10 @@
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 namespace torchfake {
 
 namespace {
@@ -51,6 +55,14 @@ void refuse_values(const Call& call) {
       refuse(call, "what it returns is a value, which its CPU kernel would make up from zeros");
     }
   }
+}
+
+// Whether this is an operator of a program, and not of PyTorch or one of the libraries that PyTorch tries on zeros too.
+bool is_of_program(const OpTraits& traits) {
+  constexpr std::array<std::string_view, 7> kLibraries = {
+      "debugprims", "quantized", "torchaudio", "torchtext", "torchvision", "vision", "xla"};
+  const std::string_view library = std::string_view(traits.name).substr(0, traits.name.find("::"));
+  return !traits.is_builtin && std::find(kLibraries.begin(), kLibraries.end(), library) == kLibraries.end();
 }
 
 // Zeros in the place of each fake, one storage for each of theirs.
@@ -146,6 +158,9 @@ void zeros_call(Call& call, c10::Device /*device*/, const ModeState& mode) {
 void trial_call(Call& call, const ModeState& mode, int fill) {
   if (!mode.options.allow_fallback_kernels) {
     refuse(call, "the mode has allow_fallback_kernels=False");
+  }
+  if (mode.options.exclusive && is_of_program(call.traits)) {
+    refuse(call, "a FakeTensorMode tries only kernels of PyTorch's own operators on zeros");
   }
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
     refuse(call, "it has no CPU kernel to try on zeros");
