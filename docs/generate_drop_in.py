@@ -39,7 +39,7 @@ FILES = {
     "test_proxy_tensor.py": "FakeProxyTensor and not symbolic or fake_tensor_mode or allclose",
     "test_serialization.py": "skip_data or fake",
     "test_sparse.py": "test_fake_ or zeros_like_fake",
-    "test_meta.py": "fake",
+    "test_meta.py": "test_stride_for_index_Tensor or linalg_eig_strides or preserves_input_strides",
     "inductor/test_mem_estimation.py": "",
     "distributed/_tools/test_mem_tracker.py": "",
     "distributed/_tools/test_mod_tracker.py": "",
@@ -62,13 +62,9 @@ CLAIMED_CUDA = "test_fake_tensor.py, claimed CUDA"
 
 #: Tests that want an error, or less than what torchfake knows.
 BETTER = {
-    "test_custom_op_fallback": "the CPU kernel of a custom operator is run on zeros, where PyTorch refuses it",
-    "test_repr": "a fake prints as a tensor with `fake=True`, and its type is `torch.Tensor`",
     "test_str_storage": "the storage of a fake names the device that the fake claims, not meta",
     "test_aliased_const_write": "a constant that is overwritten by a constant through an alias is still known",
     "test_fake_tensor_prop_on_nn_module": "fakes of another mode are converted, where PyTorch refuses them",
-    "test_expand_then_view_still_not_allowed": "the error is the one of real tensors, a RuntimeError",
-    "test_expand_then_view_unbacked_still_not_allowed": "the error is the one of real tensors, a RuntimeError",
     "test_data_dependent_operator": "real values are known, so the operator answers",
     "test_fake_tensor_in_intlist_repro": "real values are known, so the operator answers",
     "test_skip_data_serialization_materialize_fake_False": "a fake can be pickled, where PyTorch's cannot",
@@ -78,8 +74,6 @@ BETTER = {
 #: Tests of what torchfake does otherwise on purpose.
 ON_PURPOSE = {
     "test_allclose": "`make_fx` makes its own fakes here, which are PyTorch's and raise PyTorch's own class of error",
-    "test_fake_tensor_mode": "`torch._guards.detect_fake_mode` finds PyTorch's own modes alone: see below",
-    "test_shared_storages": "`constant` is a copy, so that a write to it does not change what is known of the fake",
 }
 
 

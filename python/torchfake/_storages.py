@@ -14,7 +14,8 @@ from torch.storage import TypedStorage, UntypedStorage
 from torchfake import _C
 from torchfake._tensors import no_data
 from torchfake.errors import DataAccessError, RealTensorError
-from torchfake.modes import no_fake_mode
+from torchfake.fake_tensor_mode import FakeTensorMode
+from torchfake.modes import current_mode, no_fake_mode
 
 # ---- Storages --------------------------------------------------------------------------------------------------------
 #
@@ -166,10 +167,10 @@ def comparing_addresses(original: Callable[..., Any], *args: Any, **kwargs: Any)
 def data_ptr(original: Callable[[UntypedStorage], int], self: UntypedStorage) -> int:
     if getattr(_comparing, "now", False):
         return self._cdata if self.nbytes() > 0 else 0
-    mode = _C.current_mode()
-    if mode is not None and not mode.exclusive and _claims(self):
-        return _C.address_of_storage(self)
-    return original(self)
+    mode = current_mode() if _claims(self) else None
+    if isinstance(mode, FakeTensorMode):
+        return 0 if mode._allow_unsafe_data_ptr_access else original(self)
+    return original(self) if mode is None else _C.address_of_storage(self)
 
 
 def set_(original: Callable[..., Tensor], self: Tensor, source: Any = None, *args: Any, **kwargs: Any) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import _C, cache
 from torchfake.converter import FakeTensorConverter
@@ -57,7 +58,7 @@ class _StateFlag(Generic[Value]):
         setattr(mode._state, self._name, value)
 
 
-class FakeTensorMode(Mode):
+class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """PyTorch's `FakeTensorMode`: tensors created in its scope are fake, and real ones have to be converted first.
 
     `fake_mode` is meant for running programs, this mode for tracing: it accepts only its own fakes, refuses real
@@ -89,7 +90,7 @@ class FakeTensorMode(Mode):
     >>> with mode:
     ...     x = torch.ones(4, 3, device="cuda")
     >>> x @ weight.to("cuda")
-    tensor(..., device='cuda:0', size=(4, 2), fake=True)
+    FakeTensor(..., device='cuda:0', size=(4, 2))
     >>> x.fake_mode is mode, mode.from_tensor(weight) is weight
     (True, True)
     """
@@ -334,7 +335,7 @@ class FakeCopyMode(TorchFunctionMode):
     >>> with FakeCopyMode(FakeTensorMode()):
     ...     copy.deepcopy(torch.nn.Linear(2, 3)).weight
     Parameter containing:
-    tensor(..., size=(3, 2), fake=True, requires_grad=True)
+    FakeTensor(..., size=(3, 2), requires_grad=True)
     """
 
     def __init__(self, fake_mode: FakeTensorMode) -> None:

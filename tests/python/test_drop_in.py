@@ -203,7 +203,7 @@ def test_a_wrapper_around_fakes_and_real_tensors_is_refused() -> None:
         maybe_get_fake_mode(mixed)
     with pytest.raises(AssertionError, match="do not belong to one mode"):
         maybe_get_fake_mode(TwoTensor(fake, foreign))
-    assert "fake" in repr(mixed)  # printing is no reason to refuse it
+    assert "FakeTensor" in repr(mixed)  # printing is no reason to refuse it
 
 
 # ---- Checks against real tensors -------------------------------------------------------------------------------------
@@ -501,3 +501,105 @@ def test_pytorchs_mode_takes_the_real_values_of_a_fake_along() -> None:
             unknown = torch.rand(3)
         theirs = torch._subclasses.FakeTensorMode().from_tensor(unknown)
         assert theirs.shape == (3,)
+
+
+# ---- Constants -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[False, True], ids=["values unknown", "values propagate"])
+def mode(request: pytest.FixtureRequest) -> FakeTensorMode:
+    return FakeTensorMode(propagate_real_tensors=request.param)
+
+
+def test_what_follows_from_constants_alone_is_a_constant(mode: FakeTensorMode) -> None:
+    with mode:
+        x = torch.tensor([4.0])
+        y = x.add_(1)
+        constants = [x.constant, y.constant, (x * 2).constant, torch.div(4, 4, rounding_mode="trunc").constant]
+        assert torch.rand(1).constant is None and torch.ones(1).constant is None
+    assert [constant.item() for constant in constants] == [5, 5, 10, 1]
+
+
+def test_a_constant_ends_where_something_else_is_written_to_its_storage(mode: FakeTensorMode) -> None:
+    with mode:
+        x, drawn = torch.tensor([1.0]), torch.rand(1)
+        view = x[:]
+        assert (x + drawn).constant is None and x.constant is not None
+        view.add_(drawn)
+        assert x.constant is None and view.constant is None
+        resized = torch.tensor([1])
+        assert resized.constant is not None and resized.resize_([2]).constant is None
+
+
+def test_a_tensor_that_is_converted_is_no_constant_while_values_propagate() -> None:
+    mode = FakeTensorMode(propagate_real_tensors=True)
+    fake = mode.from_tensor(torch.ones(1))
+    assert fake.constant is None and fake.real_tensor.item() == 1
+
+
+def test_a_large_alias_of_a_constant_is_none_while_values_propagate() -> None:
+    with FakeTensorMode(propagate_real_tensors=True):
+        x = torch.tensor([1])
+        many = x.expand([4])
+        assert many.constant is None and x.constant is not None
+        many[0] = 1
+        assert x.constant is None and x.item() == 1
+
+
+def test_constants_over_one_storage_share_one(mode: FakeTensorMode) -> None:
+    with mode:
+        x = torch.tensor([4.0])
+        storages = [fake.constant.untyped_storage()._cdata for fake in (x, x[:], x.view(1, 1))]
+        assert len(set(storages)) == 1
+        assert torch.tensor([4.0]).constant.untyped_storage()._cdata not in storages
+        x.add_(1)
+        constant = x.constant
+    assert constant.item() == 5
+
+
+# ---- What PyTorch's fakes do as no real tensor does ------------------------------------------------------------------
+
+
+def test_a_view_that_strides_do_not_allow_is_a_value_error() -> None:
+    for x in (torch.ones(2, 3).t(), torch.arange(7).expand(12, 7)):
+        with pytest.raises(ValueError, match=r"aten::view: Cannot view a tensor with shape .*; reshape copies"):
+            FakeTensorMode().from_tensor(x).view(-1)
+        with fake_mode(), pytest.raises(RuntimeError, match="view size is not compatible"):
+            torchfake.to_fake(x).view(-1)
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="invalid for input of size"):
+        torch.ones(2, 3).view(5)
+
+
+def test_the_address_of_a_storage_is_zero_or_an_error_as_that_of_a_tensor_is() -> None:
+    with FakeTensorMode():
+        assert torch.ones(2).untyped_storage().data_ptr() == 0
+    with (
+        torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=False),
+        FakeTensorMode(),
+        pytest.raises(RuntimeError, match="holds no data"),
+    ):
+        torch.ones(2).untyped_storage().data_ptr()
+
+
+def test_the_mode_counts_as_a_dispatch_mode() -> None:
+    assert isinstance(FakeTensorMode(), torch.utils._python_dispatch.TorchDispatchMode)
+    assert not isinstance(fake_mode(), torch.utils._python_dispatch.TorchDispatchMode)
+
+
+def test_fakes_print_as_pytorchs_do() -> None:
+    def texts(mode: Any) -> list[str]:
+        with mode:
+            x = torch.ones(2, 3, dtype=torch.int64)
+            leaf = torch.ones(2, requires_grad=True)
+            return [repr(x), str(leaf), repr(leaf * 2), f"{torch.ones(())!r}"]
+
+    assert texts(FakeTensorMode()) == texts(torch._subclasses.FakeTensorMode())
+    with fake_mode():
+        assert repr(torch.ones(2)) == "tensor(..., size=(2,), fake=True)"
+
+
+def test_a_fake_whose_device_was_set_is_converted_to_that_device() -> None:
+    fake = FakeTensorMode(allow_non_fake_inputs=True).from_tensor(torch.ones(3).view(1, 3))
+    fake.fake_device = torch.device("cuda")
+    converted = FakeTensorMode(allow_non_fake_inputs=True).from_tensor(fake)
+    assert converted.device == torch.device("cuda:0") and converted.shape == (1, 3)

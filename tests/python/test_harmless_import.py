@@ -215,7 +215,7 @@ def test_a_mode_made_before_uninstall_makes_fakes_after_it() -> None:
     mode = FakeTensorMode()
     mode.from_tensor(torch.ones(2))
     torchfake.uninstall()
-    assert repr(mode.from_tensor(torch.zeros(3)) + 1) == "tensor(..., size=(3,), fake=True)"
+    assert repr(mode.from_tensor(torch.zeros(3)) + 1) == "FakeTensor(..., size=(3,))"
 
 
 def test_threads_may_activate_at_once() -> None:

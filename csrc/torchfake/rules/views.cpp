@@ -1,4 +1,6 @@
 // Rules about storages: views with free geometry, which a real kernel keeps inside the storage, and pinned memory.
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/from_blob.h>
 
@@ -80,6 +82,26 @@ RuleResult check_batch_dims(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// view(self, size), in a FakeTensorMode: a ValueError, as PyTorch's fakes raise. Real tensors raise a RuntimeError.
+RuleResult check_view(Call& call, const ModePtr& mode) {
+  if (!mode->options.exclusive) {
+    return RuleResult::kContinue;
+  }
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::DimVector sizes = at::infer_size_dv(call.arg(1).toIntVector(), self.numel());
+  TORCH_CHECK_VALUE(
+      at::detail::computeStride(self.sizes(), self.strides(), sizes).has_value(),
+      call.op_name(),
+      ": Cannot view a tensor with shape ",
+      self.sizes(),
+      " and strides ",
+      self.strides(),
+      " as a tensor with shape ",
+      sizes,
+      "; reshape copies it where it has to.");
+  return RuleResult::kContinue;
+}
+
 // set_(self, source), or with storage_offset, size and stride: the storage of a tensor
 RuleResult set_tensor(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor source = call.arg(1).toTensor();
@@ -124,6 +146,7 @@ RuleResult set_storage(Call& call, const ModePtr& mode) {
 RuleList view_rules() {
   return {
       {"as_strided. as_strided_.", &as_strided},
+      {"view. _unsafe_view.", &check_view},
       {"set_.source_Storage set_.source_Storage_storage_offset", &set_storage},
       {"set_.source_Tensor set_.source_Tensor_storage_offset", &set_tensor},
       {"set.source_Storage set.source_Storage_out set.source_Storage_storage_offset "
