@@ -6,6 +6,10 @@
 #include <torchfake/memory/memory_model.h>
 #include <torchfake/memory/observer_pair.h>
 
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
 #include "memory_bindings.h"
 #include "memory_dicts.h"
 
@@ -49,12 +53,77 @@ py::list records_list(const Ledger& ledger) {
             std::string(record.op),
             record.scope,
             record.phase,
-            static_cast<int>(record.activity)));
+            static_cast<int>(record.activity),
+            record.address,
+            record.line));
   }
   return list;
 }
 
+// The innermost lines of a program that is not among these folders, each (file, line) under a number from 1.
+class ProgramLines {
+ public:
+  explicit ProgramLines(std::vector<std::string> others) : others_(std::move(others)) {}
+
+  // May be called without the GIL.
+  uint32_t current() {
+    if (Py_IsInitialized() == 0) {
+      return 0;
+    }
+    const py::gil_scoped_acquire gil;
+    PyFrameObject* frame = PyEval_GetFrame();
+    Py_XINCREF(reinterpret_cast<PyObject*>(frame));
+    uint32_t number = 0;
+    while (frame != nullptr) {
+      PyCodeObject* code = PyFrame_GetCode(frame);
+      const bool is_own = is_of_program(code);
+      if (is_own) {
+        number = number_of(code, PyFrame_GetLineNumber(frame));
+      }
+      Py_DECREF(reinterpret_cast<PyObject*>(code));
+      PyFrameObject* back = is_own ? nullptr : PyFrame_GetBack(frame);
+      Py_DECREF(reinterpret_cast<PyObject*>(frame));
+      frame = back;
+    }
+    return number;
+  }
+  const std::vector<std::pair<std::string, int>>& lines() const {
+    return lines_;
+  }
+
+ private:
+  bool is_of_program(PyCodeObject* code) {
+    const auto [entry, is_new] = known_.emplace(code, false);
+    if (is_new) {
+      codes_.push_back(
+          py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(code)));  // keeps the address taken
+      const auto file = py::cast<std::string>(py::handle(code->co_filename));
+      entry->second = std::none_of(others_.begin(), others_.end(), [&](const std::string& other) {
+        return file.compare(0, other.size(), other) == 0 &&
+            file.find("site-packages", other.size()) == std::string::npos;
+      });
+    }
+    return entry->second;
+  }
+  uint32_t number_of(PyCodeObject* code, int line) {
+    const auto [entry, is_new] = numbers_.emplace(std::pair(code, line), static_cast<uint32_t>(lines_.size()));
+    if (is_new) {
+      lines_.emplace_back(py::cast<std::string>(py::handle(code->co_filename)), line);
+    }
+    return entry->second;
+  }
+
+  std::vector<std::string> others_;
+  std::vector<py::object> codes_;
+  std::unordered_map<PyCodeObject*, bool> known_;
+  std::map<std::pair<PyCodeObject*, int>, uint32_t> numbers_;
+  std::vector<std::pair<std::string, int>> lines_{{"", 0}};
+};
+
 void bind_ledger(py::module_& module) {
+  py::class_<ProgramLines, std::shared_ptr<ProgramLines>>(module, "ProgramLines")
+      .def(py::init<std::vector<std::string>>(), py::arg("others"))
+      .def("lines", [](const ProgramLines& self) { return self.lines(); });
   py::class_<Ledger, std::shared_ptr<Ledger>>(module, "MemoryLedger")
       .def(py::init([] { return std::make_shared<Ledger>(); }))
       .def(
@@ -71,6 +140,12 @@ void bind_ledger(py::module_& module) {
           "scope_number",
           [](Ledger& self, std::string path) { return self.scope_number(std::move(path)); },
           py::arg("path"))
+      .def(
+          "set_line_source",
+          [](Ledger& self, std::shared_ptr<ProgramLines> lines) {
+            self.set_line_source([lines = std::move(lines)] { return lines->current(); });
+          },
+          py::arg("lines").none(false))
       .def("records", [](const Ledger& self) { return records_list(self); })
       .def("scopes", [](const Ledger& self) { return self.scopes(); })
       .def("phases", [](const Ledger& self) { return self.phases(); })

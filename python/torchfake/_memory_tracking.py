@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sysconfig
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -34,6 +36,10 @@ _Numbers = weakref.WeakKeyDictionary[nn.Module, int]
 _OUTSIDE, _FORWARD, _OPTIMIZER = 0, 1, 3  # Activity in csrc/torchfake/memory/ledger.h
 _POINTS = 600  # of a timeline in a report
 
+_OURS = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+
 
 class Piece(NamedTuple):
     """One block."""
@@ -47,6 +53,9 @@ class Piece(NamedTuple):
     op: str
     module: str
     phase: str
+    address: int
+    file: str  # of the program's line that made it; "" where lines are not recorded
+    line: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +109,12 @@ def model_of_mode() -> _C.MemoryModel | None:
 class Tracker(contextlib.AbstractContextManager["Tracker"]):
     """Records the memory of a mode while it is entered; its answers stay valid afterwards. See `memory.track`."""
 
-    def __init__(self, card: dict[str, Any]) -> None:
+    def __init__(self, card: dict[str, Any], lines: bool = False) -> None:
         self._card = card
         self._ledger = _C.MemoryLedger()
+        self._lines = _C.ProgramLines([_OURS, _TORCH, _LIBRARY, "<"]) if lines else None
+        if self._lines is not None:
+            self._ledger.set_line_source(self._lines)
         self._model: _C.MemoryModel | None = None
         self._exits = contextlib.ExitStack()
         #: By outermost module: the numbers of the paths of those inside it. Keeps none of them alive.
@@ -227,9 +239,23 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
     def pieces(self) -> list[Piece]:
         """Every block there has been, in the order in which they were allocated."""
         scopes, phases = self._ledger.scopes(), self._ledger.phases()
+        lines = [("", 0)] if self._lines is None else self._lines.lines()
         return [
-            Piece(device, nbytes, requested, born, died, owner, op, scopes[scope], phases[phase])
-            for device, nbytes, requested, born, died, owner, op, scope, phase, _ in self._ledger.records()
+            Piece(device, nbytes, requested, born, died, owner, op, scopes[scope], phases[phase], address, *lines[line])
+            for (
+                device,
+                nbytes,
+                requested,
+                born,
+                died,
+                owner,
+                op,
+                scope,
+                phase,
+                _,
+                address,
+                line,
+            ) in self._ledger.records()
         ]
 
     def at(self, event: int, device: str | torch.device | None = None) -> Moment:
@@ -262,9 +288,15 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         """Bytes at the peak by the path of the module that made them."""
         return self.at_peak().by_module()
 
+    @property
+    def model(self) -> _C.MemoryModel:
+        """The model of memory that is tracked."""
+        if self._model is None:
+            raise RuntimeError("memory.track: the tracker has not been entered")
+        return self._model
+
     def report(self) -> Report:
         """Figures, tables and pictures: prints as a table, renders as HTML in notebooks."""
         moments = {name: self.at_peak(name) for name in self.devices}
         timelines = {name: self.timeline_of(name, _POINTS) for name in self.devices}
-        assert self._model is not None
-        return Report.of(moments, timelines, self._model)
+        return Report.of(moments, timelines, self.model)

@@ -16,6 +16,8 @@ from rich.console import Console
 import torchfake
 from torchfake._fit_cli import fit
 from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
+from torchfake._report_cli import report
+from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
 from torchfake.run_program import Launch, Program, ProgramNotFoundError, run_program
@@ -38,6 +40,7 @@ app = typer.Typer(
 
 
 app.command()(fit)
+app.command()(report)
 
 
 def _version(wanted: bool) -> None:
@@ -153,6 +156,10 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", help="An unknown value is an error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No report at the end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
+    track: Annotated[bool, typer.Option("--track", help="Say in the report who owns the memory at the peak.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page on where the memory goes.")] = None,
+    snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for PyTorch's viewer.")] = None,
+    trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,
 ) -> None:
     """Run a Python program on GPUs that are not there, without memory or computation.
 
@@ -177,7 +184,15 @@ def run(
             unknown="error" if strict else "stand-in",
             strict=strict,
         )
-        code = run_program(program, mode, launch=launch, quiet=quiet, json_file=json_file)
+        code = run_program(
+            program,
+            mode,
+            launch=launch,
+            quiet=quiet,
+            json_file=json_file,
+            outputs=Outputs(html, snapshot, trace_file),
+            track=track,
+        )
     except (ValueError, ProgramNotFoundError) as error:
         typer.echo(f"torchfake run: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from None

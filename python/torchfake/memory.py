@@ -105,12 +105,13 @@ def detach(mode: _C.ModeState | None = None) -> None:
     _C.set_memory_model(state, None)
 
 
-def track(**card: Any) -> Tracker:
+def track(*, lines: bool = False, **card: Any) -> Tracker:
     """Records who owns the memory of the mode that is entered, or of a `fake_mode()` that it enters itself.
 
-    Takes the arguments of `attach`, for a mode without a model. The default card has 80 GiB.
+    Takes the arguments of `attach`, for a mode without a model. The default card has 80 GiB. With `lines=True` every
+    block has the file and line of the program that made it, which takes time.
     """
-    return Tracker(card)
+    return Tracker(card, lines)
 
 
 def _model() -> _C.MemoryModel:

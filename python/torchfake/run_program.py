@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from torchfake._memory_report import Report
+from torchfake._memory_tracking import Tracker
+from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
 
 #: The exit code of a program that Ctrl-C ended, as a shell reports it.
@@ -177,7 +180,9 @@ def _execute(code: types.CodeType, main: types.ModuleType) -> tuple[int, BaseExc
     return 0, None
 
 
-def execute_program(program: Program, mode: fake_mode, environment: dict[str, str]) -> tuple[int, BaseException | None]:
+def execute_program(
+    program: Program, mode: fake_mode, environment: dict[str, str], tracker: Tracker | None = None
+) -> tuple[int, BaseException | None]:
     """Runs a program in `mode`, with these variables in its environment. Returns its exit code and what ended it.
 
     Raises:
@@ -185,7 +190,7 @@ def execute_program(program: Program, mode: fake_mode, environment: dict[str, st
     """
     main, code = _load(program)
     with _as_main(program, main, environment):
-        with mode, _threads_in(mode):
+        with mode, _threads_in(mode), tracker or contextlib.nullcontext():
             ended = _execute(code, main)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
@@ -200,15 +205,22 @@ def run_program(
     launch: Launch | None = None,
     quiet: bool = False,
     json_file: Path | None = None,
+    outputs: Outputs | None = None,
+    track: bool = False,
 ) -> int:
     """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with, or OUT_OF_MEMORY.
 
     Raises:
         ProgramNotFoundError: There is no such script or module.
     """
+    tracker = Tracker({}, lines=True) if track or (outputs is not None and outputs.need_tracking) else None
     begin = time.perf_counter()
-    exit_code, error = execute_program(program, mode, launch.environment() if launch else {})
+    exit_code, error = execute_program(program, mode, launch.environment() if launch else {}, tracker)
     report = make_report(program, mode, time.perf_counter() - begin, exit_code, error)
+    if tracker is not None:
+        report["memory"] = tracker.report().data
+        if outputs is not None:
+            outputs.write(report, tracker)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     if not quiet:
@@ -267,6 +279,8 @@ def format_report(report: dict[str, Any]) -> str:
             lines.append(f"    needs {card['needed'] / _GIB:.1f} of {card['total_memory'] / _GIB:.1f} GiB")
     if report["out_of_memory"]:
         lines.append(f"  out of memory: {report['error'].splitlines()[0]}")
+    if "memory" in report:
+        lines += [f"  {line}" for line in str(Report(report["memory"])).splitlines()]
     entries = report["stand_ins"]
     if entries:
         total = sum(entry["count"] for entry in entries)

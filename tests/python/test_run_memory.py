@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from torchfake._memory_compare import NotAReportError, compare, load_report
+from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
 from torchfake.run_program import OUT_OF_MEMORY, Program, run_program
+
+pytest_plugins = ["pytester"]
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
@@ -73,3 +80,79 @@ def test_an_unlimited_run_goes_on_and_says_what_is_needed(tmp_path: Path, capsys
 def test_only_cards_that_were_asked_for_have_a_limit_to_go_past() -> None:
     with pytest.raises(ValueError, match="unlimited"):
         fake_mode(unlimited=True)
+
+
+HOSTILE = "<script>alert(1)</script>'\"onload=x"
+
+
+def test_a_run_writes_a_page_a_snapshot_and_a_trace(tmp_path: Path) -> None:
+    files = Outputs(*(tmp_path / name for name in ("page.html", "snapshot.pickle", "trace.json")))
+    hostile = f"nn.Sequential()\n    model.add_module({HOSTILE!r}, nn.Linear(1024, 1024))\n"
+    text = TRAINING.replace("nn.Sequential(", hostile + "    model = nn.Sequential(model, ")
+    code, report = run(tmp_path, text, outputs=files)
+    assert code == 0
+    memory = report["memory"]
+    jsonschema.validate(memory, json.loads((SCHEMAS / "memory.schema.json").read_text()))
+    [device] = memory["devices"]
+    assert device["peak"] == report["cards"][0]["peak_allocated"] == sum(device["owners"].values())
+    assert sum(device["modules"].values()) == device["peak"]
+    lines = {piece["line"] for piece in device["largest"] if piece["file"] == str(tmp_path / "train.py")}
+    assert any("model(torch.randn" in textwrap.dedent(text).splitlines()[line - 1] for line in lines)
+
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert not any(reference in page for reference in ("http:", "https:", "src=", "href=", "@import", "url("))
+
+    snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
+    alive: dict[int, int] = {}
+    highest = 0
+    for event in snapshot["device_traces"][0]:
+        if event["action"] == "alloc":
+            assert event["addr"] not in alive
+            alive[event["addr"]] = event["size"]
+        else:
+            assert alive.pop(event["addr"]) == event["size"]
+        highest = max(highest, sum(alive.values()))
+    assert highest == device["peak"]
+
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert max(sum(event["args"].values()) for event in trace if event["ph"] == "C") == device["peak"]
+    assert {"forward", "backward", "step"} <= {event["name"] for event in trace if event["ph"] == "X"}
+
+
+def test_two_runs_are_compared_and_other_files_refused(tmp_path: Path) -> None:
+    for name, batch in (("a", "16384"), ("b", "32768")):
+        folder = tmp_path / name
+        folder.mkdir()
+        run(folder, TRAINING.replace("torch.randn(4096", f"torch.randn({batch}"), track=True)
+    files = [tmp_path / name / "report.json" for name in ("a", "b")]
+    rows = {(row["what"], row["name"]): row for row in compare(*map(load_report, files))}
+    assert rows["peak", ""]["after"] > rows["peak", ""]["before"] > 0
+    assert rows["owner", "activations"]["after"] == 2 * rows["owner", "activations"]["before"]
+    assert ("owner", "parameters") not in rows  # unchanged
+    done = subprocess.run(
+        [sys.executable, "-m", "torchfake", "report", *map(str, files)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "activations" in done.stdout
+    (tmp_path / "other.json").write_text("[1]")
+    for other in ("other.json", "none.json"):
+        with pytest.raises(NotAReportError, match=other):
+            load_report(tmp_path / other)
+
+
+def test_the_fixture_holds_a_test_to_a_budget(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import torch
+        def test_fits(memory_budget):
+            with memory_budget("2MiB", gpu="L4") as t:
+                torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+            assert t.peak == 1 << 20
+        def test_does_not(memory_budget):
+            with memory_budget("2MiB"):
+                torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+    """)
+    result = pytester.runpytest_inprocess("-p", "torchfake.pytest_plugin")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*the peak of memory is 3.0 MiB, of 2.0 MiB*"])

@@ -69,6 +69,10 @@ void Ledger::begin_backward() {
   }
 }
 
+void Ledger::set_line_source(LineSource source) {
+  line_source_ = std::move(source);
+}
+
 void Ledger::begin_phase(std::string name) {
   const std::lock_guard lock(mutex_);
   phases_.push_back(std::move(name));

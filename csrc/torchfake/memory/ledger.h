@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,11 +36,13 @@ struct LedgerRecord {
   const void* storage = nullptr;  // null for temporaries and workspaces
   size_t nbytes = 0;  // of the block
   size_t requested = 0;
+  uint64_t address = 0;
   int64_t born = 0;  // the number of the event
   int64_t died = -1;  // -1 while it lives
   std::string_view op;
   uint32_t scope = 0;  // of module paths
   uint32_t phase = 0;
+  uint32_t line = 0;  // of those that the line source has named; 0 is none
   c10::Device device{c10::kCPU};
   Activity activity = Activity::kOutside;
   Owner owner = Owner::kTemporaries;
@@ -54,6 +57,9 @@ struct TimelinePoint {
 
   int64_t total() const;
 };
+
+// Names the line of the program that is running on this thread; 0 where there is none.
+using LineSource = std::function<uint32_t()>;
 
 // Thread-safe. Hears of blocks in the order in which a model takes and frees them.
 class Ledger {
@@ -72,6 +78,12 @@ class Ledger {
   // From now on; "" is none. Phases are a sequence, scopes are set as modules are entered and left.
   void begin_phase(std::string name);
   uint32_t scope_number(std::string path);
+
+  // To be set before a model has this ledger. Called for every block, before the model takes its lock.
+  void set_line_source(LineSource source);
+  const LineSource& line_source() const {
+    return line_source_;
+  }
 
   std::vector<LedgerRecord> records() const;
   std::vector<std::string> scopes() const;
@@ -93,12 +105,14 @@ class Ledger {
   std::vector<std::string> scopes_{""};
   ska::flat_hash_map<std::string, uint32_t> scope_numbers_;
   std::vector<std::string> phases_{""};
+  LineSource line_source_;
 };
 
 // What this thread's allocations are made for.
 struct LedgerContext {
   Activity activity = Activity::kOutside;
   uint32_t scope = 0;
+  uint32_t line = 0;
 };
 LedgerContext& ledger_context();
 

@@ -105,6 +105,8 @@ MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocatio
     record.storage = allocation.id;
     record.nbytes = CachingAllocator::block_size(entry.block);
     record.requested = allocation.nbytes;
+    record.address = CachingAllocator::block_address(entry.block);
+    record.line = ledger_->line_source() ? ledger_context().line : 0;
     record.op = allocation.op;
     record.scope = ledger_context().scope;
     record.device = device.device;
@@ -159,10 +161,17 @@ void MemoryModel::take_workspaces(Device& device, const Allocation& allocation) 
   }
 }
 
+void MemoryModel::note_line() const {
+  if (const LineSource* source = line_source_.load(std::memory_order_acquire); C10_UNLIKELY(source != nullptr)) {
+    ledger_context().line = (*source)();
+  }
+}
+
 void MemoryModel::on_alloc(const Allocation& allocation) {
   if (allocation.nbytes == 0) {
     return;
   }
+  note_line();
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes) : 0;
@@ -188,6 +197,7 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
 
 // As PyTorch does: the new memory first, then the copy, then the old one goes.
 void MemoryModel::on_resize(const Allocation& allocation, size_t old_nbytes) {
+  note_line();
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes - old_nbytes) : 0;
@@ -252,6 +262,8 @@ void MemoryModel::clear_workspaces() {
 void MemoryModel::set_ledger(std::shared_ptr<Ledger> ledger) {
   const std::lock_guard lock(mutex_);
   ledger_ = std::move(ledger);
+  const bool has_lines = ledger_ != nullptr && ledger_->line_source();
+  line_source_.store(has_lines ? &ledger_->line_source() : nullptr, std::memory_order_release);
   if (ledger_ == nullptr) {
     return;
   }
@@ -260,6 +272,7 @@ void MemoryModel::set_ledger(std::shared_ptr<Ledger> ledger) {
     record.storage = id;
     record.nbytes = CachingAllocator::block_size(entry.block);
     record.requested = record.nbytes;
+    record.address = CachingAllocator::block_address(entry.block);
     record.device = entry.device->device;
     record.owner = owner;
     entry.record = ledger_->birth(record);

@@ -8,6 +8,7 @@
 #include <torchfake/memory/ledger.h>
 #include <torchfake/memory/operator_memory.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,6 +69,8 @@ class MemoryModel final : public StorageObserver {
   Device& device_of(c10::Device device);
   Entry take(Device& device, const Allocation& allocation, Owner owner);
   void give_back(const Entry& entry) noexcept;
+  // The line source may wait for another lock (Python's), whose holder may wait for ours.
+  void note_line() const;
   void take_workspaces(Device& device, const Allocation& allocation);
   size_t blas_workspace_bytes() const;
   static Owner owner_of(const Allocation& allocation);
@@ -80,6 +83,7 @@ class MemoryModel final : public StorageObserver {
   ska::flat_hash_map<const char*, Workspace> workspaces_of_operators_;
   HostBytes host_;
   std::shared_ptr<Ledger> ledger_;
+  std::atomic<const LineSource*> line_source_{nullptr};  // of the ledger, for the time before the lock is taken
   int last_backward_ = -1;
 };
 
