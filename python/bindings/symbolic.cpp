@@ -62,6 +62,11 @@ struct Expression {
   ExprPtr expr;
 };
 
+// A context manager.
+struct IgnoredSymbolsScope {
+  std::vector<std::unique_ptr<IgnoredSymbols>> scopes;
+};
+
 // A guard, in words.
 struct ReadableGuard {
   Expression expression;
@@ -137,6 +142,14 @@ c10::SymNodeImpl* unwrap_python_node(c10::SymNodeImpl* node) {
   py::gil_scoped_acquire gil;
   const py::handle inside = wrapper->getPyObj();
   return py::isinstance<SymExprNode>(inside) ? inside.cast<SymExprNode*>() : nullptr;
+}
+
+c10::SymNode wrap_node(const c10::SymNode& node) {
+  if (Py_IsInitialized() == 0) {
+    return node;
+  }
+  py::gil_scoped_acquire gil;
+  return c10::make_intrusive<torch::impl::PythonSymNodeImpl>(py::cast(node));
 }
 
 void bind_expression(py::module_& module) {
@@ -283,6 +296,7 @@ void bind_node(py::module_& module) {
   };
   node.def_property_readonly("shape_env", [](const Self<NodePtr>& self) { return self->env(); })
       .def_property_readonly("expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->expr()}; })
+      .def_property_readonly("_expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->raw_expr()}; })
       .def_property_readonly("hint", hint)
       .def_property_readonly("_hint", hint)
       .def(
@@ -389,6 +403,41 @@ size_t arity(Op op, size_t given) {
     default:
       return 2;
   }
+}
+
+py::list to_list(const ShapeEnvPtr& env, const std::vector<ExprPtr>& exprs) {
+  py::list result;
+  for (const ExprPtr expr : exprs) {
+    result.append(py::cast(Expression{env, expr}));
+  }
+  return result;
+}
+
+// Symbols that only data knows, and what a recorder of graphs asks of them.
+template <typename Class>
+void bind_unbacked_symbols(Class& env) {
+  env.def_property(
+         "allow_scalar_outputs",
+         [](const Self<ShapeEnvPtr>& self) { return self->allow_scalar_outputs.load(); },
+         [](const Self<ShapeEnvPtr>& self, bool allow) { self->allow_scalar_outputs = allow; })
+      .def_property(
+          "allow_dynamic_output_shape_ops",
+          [](const Self<ShapeEnvPtr>& self) { return self->allow_dynamic_output_shape_ops.load(); },
+          [](const Self<ShapeEnvPtr>& self, bool allow) { self->allow_dynamic_output_shape_ops = allow; })
+      .def_property_readonly(
+          "pending_fresh_unbacked_symbols",
+          [](const Self<ShapeEnvPtr>& self) { return to_list(self, self->pending_symbols()); })
+      .def("_take_pending", [](const Self<ShapeEnvPtr>& self) { return to_list(self, self->take_pending_symbols()); })
+      .def(
+          "ignore_fresh_unbacked_symbols",
+          [](const Self<ShapeEnvPtr>&) { return std::make_unique<IgnoredSymbolsScope>(); })
+      .def(
+          "_rename_unbacked_to",
+          [](const Self<ShapeEnvPtr>& self, py::object symbol, py::object earlier) {
+            self->rename_unbacked(to_expression(self, symbol), to_expression(self, earlier));
+          },
+          py::arg("symbol"),
+          py::arg("earlier"));
 }
 
 // What PyTorch's symbolic_shapes.py calls on a ShapeEnv.
@@ -720,6 +769,7 @@ void bind_shape_env(py::module_& module) {
         return to_number(self, to_expression(self, expr));
       });
   bind_interface_of_pytorch(env);
+  bind_unbacked_symbols(env);
 }
 
 }  // namespace
@@ -729,6 +779,10 @@ void bind_symbolic(py::module_& module) {
   bind_node(module);
   bind_shape_env(module);
   set_node_unwrapper(&unwrap_python_node);
+  set_node_wrapper(&wrap_node);
+  py::class_<IgnoredSymbolsScope>(module, "_IgnoredSymbols")
+      .def("__enter__", [](IgnoredSymbolsScope& self) { self.scopes.push_back(std::make_unique<IgnoredSymbols>()); })
+      .def("__exit__", [](IgnoredSymbolsScope& self, const py::args&) { self.scopes.pop_back(); });
   module.def(
       "set_shape_env",
       [](ModePtr mode, ShapeEnvPtr env) { set_shape_env(mode, std::move(env)); },
