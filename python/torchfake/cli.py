@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import torchfake
+from torchfake._dynamic_inputs import make_dynamic, parse_dynamic
 from torchfake._fit_cli import fit
 from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
 from torchfake._report_cli import report
@@ -21,7 +22,7 @@ from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
 from torchfake.run_program import Launch, Program, ProgramNotFoundError, run_program
-from torchfake.trace_model import Step, count_bytes, print_steps
+from torchfake.trace_model import Step, as_json_number, count_bytes, print_steps
 from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]
@@ -104,7 +105,16 @@ def trace(
             help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size, if no --input is given.")] = 1,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.DIM=SYMBOL",
+            help="A size of an input that is a symbol: input_ids.0=batch. Results have expressions. May be repeated.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Batch size, if no --input is given; by default 1, or 2 with --dynamic.")
+    ] = None,
     length: Annotated[
         int | None,
         typer.Option(min=1, help="Number of tokens, if no --input is given; by default 128, or the model's maximum."),
@@ -123,15 +133,28 @@ def trace(
         target = _device(device)
         wanted = None if specs else length
         built = build_model(model, config=config, device=target, dtype=_dtype(dtype), length=wanted).train(train)
-        with fake_mode():
-            args, kwargs = make_inputs(built, specs, device=target, batch=batch, length=length)
+        symbols = [parse_dynamic(text) for text in dynamic or []]
+        env = torchfake.ShapeEnv() if symbols else None
+        rows = batch or (2 if symbols else 1)
+        with fake_mode(shape_env=env):
+            args, kwargs = make_inputs(built, specs, device=target, batch=rows, length=length)
+            if env is not None:
+                make_dynamic(env, built, args, kwargs, symbols)
             steps = _run(model, lambda: list(trace_model(built, *args, **kwargs).steps()))
     if as_json:
         counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
-        report = {"model": model, "totals": {"nodes": len(steps), **counted}, "nodes": [s.to_json() for s in steps]}
+        report = {
+            "model": model,
+            "totals": {"nodes": len(steps), **as_json_number(counted)},
+            "nodes": [s.to_json() for s in steps],
+        }
+        if env is not None:
+            report["guards"] = [str(guard) for guard in (*env.guards, *env.runtime_assertions)]
         typer.echo(json.dumps(report, indent=2))
     else:
         print_steps(steps, title=model)
+        if env is not None:
+            typer.echo("Guards:\n" + "".join(f"  {line}\n" for line in env.format_guards().splitlines()), nl=False)
 
 
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})

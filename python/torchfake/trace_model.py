@@ -19,7 +19,6 @@ output output [(8, 10)]
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import operator
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -31,7 +30,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor, nn
+from torch import SymBool, SymFloat, SymInt, Tensor, nn
 from torch.fx import Graph, Node
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,11 +53,11 @@ class StepTensor:
         alias_of: The first step that returned a tensor on the same storage; None if the storage is new.
     """
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[int | SymInt, ...]
+    stride: tuple[int | SymInt, ...]
     dtype: str
     device: str
-    nbytes: int
+    nbytes: int | SymInt
     alias_of: str | None
 
 
@@ -81,18 +80,24 @@ class Step:
     outputs: tuple[StepTensor, ...]
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int | SymInt:
         """The memory of its outputs that are not aliases, in bytes."""
         return sum(output.nbytes for output in self.outputs if output.alias_of is None)
 
     def to_json(self) -> dict[str, Any]:
-        """The step in a form that `json.dumps` accepts."""
-        return dataclasses.asdict(self)
+        """The step in a form that `json.dumps` accepts. Symbolic numbers are texts."""
+        of_outputs = [{name: as_json_number(value) for name, value in vars(output).items()} for output in self.outputs]
+        return {**vars(self), "outputs": of_outputs}
+
+
+def as_json_number(value: Any) -> Any:
+    """`value` with the expressions of symbolic numbers as texts."""
+    return tree_map(lambda leaf: str(leaf) if isinstance(leaf, SymInt) else leaf, value)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A graph, and the tensors of its `get_attr` nodes by target."""
+    """A graph, and the tensors of its `get_attr` nodes by target. Symbolic numbers among arguments are texts."""
 
     graph: Graph
     attributes: dict[str, Tensor]
@@ -209,6 +214,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._note(self.graph.call_function(operator.getitem, (node, i)), part)
 
     def _argument(self, value: Any) -> Any:
+        if isinstance(value, SymInt | SymFloat | SymBool):
+            return str(value)  # a graph that could run again would need a node for each
         if not isinstance(value, Tensor):
             return value
         node = self._nodes.get(value)
@@ -248,15 +255,19 @@ def step_table(steps: Iterable[Step], *, title: str = "") -> Table:
             "\n".join(output.dtype for output in step.outputs),
             "\n".join(output.device for output in step.outputs),
             "\n".join(
-                f"= {output.alias_of}" if output.alias_of else format_bytes(output.nbytes) for output in step.outputs
+                f"= {output.alias_of}" if output.alias_of else _bytes_text(output.nbytes) for output in step.outputs
             ),
         )
     return table
 
 
-def count_bytes(steps: Sequence[Step]) -> dict[str, int]:
+def _bytes_text(count: int | SymInt) -> str:
+    return f"{count} B" if isinstance(count, SymInt) else format_bytes(count)
+
+
+def count_bytes(steps: Sequence[Step]) -> dict[str, int | SymInt]:
     """The memory of all storages in bytes, by category: parameters and buffers, inputs, and computed tensors."""
-    counted = {"state": 0, "inputs": 0, "computed": 0}
+    counted: dict[str, int | SymInt] = {"state": 0, "inputs": 0, "computed": 0}
     for step in steps:
         group = {"parameter": "state", "buffer": "state", "constant": "state", "input": "inputs"}.get(step.kind)
         counted[group or "computed"] += step.nbytes
@@ -266,7 +277,7 @@ def count_bytes(steps: Sequence[Step]) -> dict[str, int]:
 def print_steps(steps: Sequence[Step], *, title: str = "") -> None:
     """Prints table and totals to standard output; lines are not wrapped in a pipe or file."""
     print_table(step_table(steps, title=title))
-    counted = {name: format_bytes(count) for name, count in count_bytes(steps).items()}
+    counted = {name: _bytes_text(count) for name, count in count_bytes(steps).items()}
     Console().print(
         f"Total: {len(steps):,} nodes, {counted['state']} of parameters and buffers, {counted['inputs']} of inputs, "
         f"{counted['computed']} computed",

@@ -6,6 +6,7 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/values/value_tracker.h>
 
+#include <algorithm>
 #include <atomic>
 
 namespace torchfake {

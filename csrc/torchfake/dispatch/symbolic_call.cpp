@@ -3,6 +3,7 @@
 
 #include <torchfake/core/call_context.h>
 #include <torchfake/dispatch/hint_call.h>
+#include <torchfake/dispatch/meta_call.h>
 #include <torchfake/symbolic/errors.h>
 
 namespace torchfake {
@@ -164,6 +165,11 @@ void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
   // A copy: the argument that holds the mode may be gone after the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
   const AskingOperator asking(call.traits.name);
+  if (has_fake_impl(call)) {  // its author's function sees the symbols
+    CallContext context;
+    context.is_unkeyed = true;
+    return fake_impl_call(call, held);
+  }
   const SymbolicRuleFinder finder = g_finder.load(std::memory_order_acquire);
   const SymbolicRules rules = finder == nullptr ? SymbolicRules() : finder(call.traits);
   SymbolicCall symbolic(call);

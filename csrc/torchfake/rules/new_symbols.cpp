@@ -42,8 +42,7 @@ bool is_mask(const at::Tensor& tensor) {
 
 bool is_unknown(const NewSymbolsCall& call, const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
-  return fake != nullptr &&
-      (fake->has_symbolic_sizes_strides() || !is_known(*fake, value_limit(call.mode->options)));
+  return fake != nullptr && (fake->has_symbolic_sizes_strides() || !is_known(*fake, value_limit(call.mode->options)));
 }
 
 // A column for each dimension, one after the other in memory, and a row for each element found.
@@ -85,8 +84,7 @@ Outputs unique_elements(NewSymbolsCall& call, int inverse_arg, int counts_arg) {
   const c10::SymInt count = call.remembered_size(least_found(self), known_count(self));
   std::vector<c10::IValue> outputs{empty(self, {count}, self.scalar_type())};
   const bool wants_counts = counts_arg >= 0 && call.call.arg(counts_arg).toBool();
-  add_inverse_and_counts(
-      outputs, self, sizes_of(self), call.call.arg(inverse_arg).toBool(), count, wants_counts);
+  add_inverse_and_counts(outputs, self, sizes_of(self), call.call.arg(inverse_arg).toBool(), count, wants_counts);
   if (counts_arg < 0) {
     outputs.pop_back();
   }
@@ -166,9 +164,9 @@ Outputs bincount(NewSymbolsCall& call) {
   }
   const c10::SymInt least = call.call.arg(2).toSymInt();
   const bool has_weights = !call.call.arg(1).isNone() && call.tensor(1).defined();
-  const c10::ScalarType dtype = !has_weights           ? c10::kLong
+  const c10::ScalarType dtype = !has_weights        ? c10::kLong
       : call.tensor(1).scalar_type() == c10::kFloat ? c10::kFloat
-                                                       : c10::kDouble;
+                                                    : c10::kDouble;
   return {{empty(self, {call.new_size(least.maybe_as_int().value_or(0), std::nullopt)}, dtype)}};
 }
 
@@ -191,7 +189,11 @@ Outputs index(NewSymbolsCall& call) {
     const auto first = static_cast<int64_t>(indices.size());
     for (int64_t dim = 0; dim < each->dim(); ++dim) {
       TORCH_CHECK_INDEX(
-          first + dim < self.dim(), "too many indices for tensor of dimension ", self.dim(), ": a mask has ", each->dim());
+          first + dim < self.dim(),
+          "too many indices for tensor of dimension ",
+          self.dim(),
+          ": a mask has ",
+          each->dim());
       TORCH_CHECK_INDEX(
           each->sym_size(dim).sym_eq(self.sym_size(first + dim)).expect_true(__FILE__, __LINE__),
           "The shape of the mask ",

@@ -254,6 +254,48 @@ bool index_select(SymbolicCall& call) {
   return true;
 }
 
+// (self, indices): the sizes that the indices have together, in the place of the dimensions they select from, or in front
+// where these are not next to each other.
+bool index(SymbolicCall& call) {
+  const Sizes before = sizes_of(call.tensor(0));
+  Sizes selected;
+  std::vector<size_t> places;
+  const std::vector<std::optional<at::Tensor>> indices = call.arg(1).toOptionalTensorVector();
+  if (indices.size() > before.size()) {
+    return false;
+  }
+  for (size_t dim = 0; dim < indices.size(); ++dim) {
+    const std::optional<at::Tensor>& each = indices[dim];
+    if (!each || !each->defined()) {
+      continue;
+    }
+    if (each->scalar_type() == c10::kBool || each->scalar_type() == c10::kByte ||
+        !broadcast(selected, each->sym_sizes())) {
+      return false;
+    }
+    places.push_back(dim);
+  }
+  if (places.empty()) {
+    return false;
+  }
+  const bool is_adjacent = places.back() - places.front() + 1 == places.size();
+  Sizes sizes;
+  if (!is_adjacent) {
+    sizes = selected;
+  }
+  for (size_t dim = 0; dim < before.size(); ++dim) {
+    if (is_adjacent && dim == places.front()) {
+      sizes.insert(sizes.end(), selected.begin(), selected.end());
+    }
+    if (std::find(places.begin(), places.end(), dim) == places.end()) {
+      sizes.push_back(before[dim]);
+    }
+  }
+  call.guard_stride_order();
+  call.set_outputs(sizes);
+  return true;
+}
+
 // (query, key, value, ...): the result, and a logarithm per query.
 bool attention(SymbolicCall& call) {
   const Sizes query = sizes_of(call.tensor(0));
@@ -505,6 +547,27 @@ bool as_strided(SymbolicCall& call, Outputs& outputs) {
       call.arg(3).isNone() ? self.sym_storage_offset() : call.integer(3));
 }
 
+// (self, dim): as many views as the dimension has elements.
+bool unbind(SymbolicCall& call, Outputs& outputs) {
+  const at::Tensor self = call.tensor(0);
+  if (self.dim() == 0) {
+    return false;
+  }
+  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
+  Sizes sizes = sizes_of(self);
+  Sizes strides = strides_of(self);
+  const int64_t count = sizes[dim].guard_int(__FILE__, __LINE__);
+  const c10::SymInt stride = strides[dim];
+  sizes.erase(sizes.begin() + dim);
+  strides.erase(strides.begin() + dim);
+  c10::List<at::Tensor> views;
+  for (int64_t i = 0; i < count; ++i) {
+    views.push_back(symbolic_view(self, sizes, strides, self.sym_storage_offset() + i * stride));
+  }
+  outputs.emplace_back(std::move(views));
+  return true;
+}
+
 // The same view of itself: squeeze_.
 template <SymbolicView kView>
 bool in_place(SymbolicCall& call, Outputs& outputs) {
@@ -543,6 +606,7 @@ constexpr Row kRows[] = {
     {"select.int", {nullptr, &select}},
     {"slice.Tensor", {nullptr, &slice}},
     {"as_strided", {nullptr, &as_strided}},
+    {"unbind", {nullptr, &unbind}},
     {"squeeze_", {nullptr, &in_place<&squeeze>}},
     {"unsqueeze_", {nullptr, &in_place<&unsqueeze>}},
     {"t_", {nullptr, &in_place<&transpose_matrix>}},
@@ -566,6 +630,7 @@ constexpr Row kRows[] = {
     {"cat", {&concatenate, nullptr}},
     {"stack", {&stack, nullptr}},
     {"index_select", {&index_select, nullptr}},
+    {"index.Tensor _unsafe_index", {&index, nullptr}},
     {"_scaled_dot_product_flash_attention_for_cpu", {&attention, nullptr}},
     {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", {&pointwise, nullptr}},
 };

@@ -64,13 +64,11 @@ c10::SymInt to_sym_int(const ShapeEnvPtr& env, ExprPtr expr) {
 }
 
 c10::SymFloat to_sym_float(const ShapeEnvPtr& env, ExprPtr expr) {
-  return expr->op == Op::kFloat ? c10::SymFloat(expr->real)
-                                : c10::SymFloat(ready_for_python(env, expr));
+  return expr->op == Op::kFloat ? c10::SymFloat(expr->real) : c10::SymFloat(ready_for_python(env, expr));
 }
 
 c10::SymBool to_sym_bool(const ShapeEnvPtr& env, ExprPtr expr) {
-  return expr->op == Op::kBool ? c10::SymBool(expr->number != 0)
-                               : c10::SymBool(ready_for_python(env, expr));
+  return expr->op == Op::kBool ? c10::SymBool(expr->number != 0) : c10::SymBool(ready_for_python(env, expr));
 }
 
 ExprPtr to_expr(const ShapeEnvPtr& env, const c10::SymInt& value) {

@@ -64,11 +64,8 @@ std::vector<ExprPtr> ShapeEnv::take_pending_symbols() {
 
 void ShapeEnv::rename_unbacked(ExprPtr symbol, ExprPtr earlier) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  const auto is_unbacked = [&](ExprPtr expr) {
-    return expr->op == Op::kSymbol && !symbols_[expr->number].is_backed;
-  };
-  TORCH_CHECK_VALUE(
-      is_unbacked(symbol) && is_unbacked(earlier), "rename_unbacked: expected two symbols without hints");
+  const auto is_unbacked = [&](ExprPtr expr) { return expr->op == Op::kSymbol && !symbols_[expr->number].is_backed; };
+  TORCH_CHECK_VALUE(is_unbacked(symbol) && is_unbacked(earlier), "rename_unbacked: expected two symbols without hints");
   if (simplify(symbol) == simplify(earlier)) {
     return;
   }
