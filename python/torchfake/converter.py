@@ -75,8 +75,8 @@ class FakeTensorConverter:
         Raises:
             TypeError: `t` is not a tensor.
             ValueError: `make_constant` was given with a Parameter, or with more elements than the mode tracks.
-            DynamicShapesError: A `shape_env` that is not the mode's, a `symbolic_context` without one, or symbols for the
-                sizes of a view or a wrapper.
+            DynamicShapesError: A `shape_env` that is not the mode's, a `symbolic_context` without one, or symbols
+                for the sizes of a view or a wrapper.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):

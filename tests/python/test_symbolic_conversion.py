@@ -1,4 +1,4 @@
-"""`from_tensor` with PyTorch's `symbolic_context`, `source` and `static_shapes`, and fakes that go from mode to mode."""
+"""`from_tensor` with PyTorch's `symbolic_context`, `source` and `static_shapes`, and fakes that change modes."""
 
 from __future__ import annotations
 
