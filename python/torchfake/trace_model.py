@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchfake.fake import holds_fake, to_fake
-from torchfake.inspect_model import format_bytes, print_table
+from torchfake.inspect_model import format_bytes, print_table, table_html
 
 __all__ = ["Step", "StepTensor", "Trace", "count_bytes", "print_steps", "step_table", "trace"]
 
@@ -101,6 +101,9 @@ class Trace:
 
     graph: Graph
     attributes: dict[str, Tensor]
+
+    def _repr_html_(self) -> str:
+        return table_html(step_table(self.steps()))
 
     def steps(self) -> Iterator[Step]:
         """The nodes in execution order."""
