@@ -13,7 +13,6 @@ GENERAL = (
     "mul",
     "where",
     "clamp",
-    "matmul",
     "bmm",
     "addmm",
     "sum",
@@ -24,11 +23,8 @@ GENERAL = (
     "stack",
     "permute",
     "unsqueeze",
-    "index_select",
-    "gather",
     "cumsum",
     "nn.functional.gelu",
-    "nn.functional.conv2d",
     "nn.functional.linear",
 )
 
