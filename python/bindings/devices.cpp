@@ -1,7 +1,10 @@
 // Absent devices: turns off their initialisation by Python, and raises its error for real tensors.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Event.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Stream.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/activation.h>
@@ -64,6 +67,27 @@ void set_initialisation_of_others(bool required) {
   }
 }
 
+// An object of a subtype of PyTorch's own class, made as that class makes it. Python's `base.__new__(type)` refuses a type
+// with another class in C in between: `torch.cuda.Stream`, in a PyTorch that was built with CUDA, which calls the driver.
+pybind11::object new_as(
+    PyTypeObject* base,
+    const pybind11::type& type,
+    const pybind11::args& args,
+    const pybind11::kwargs& kwargs) {
+  auto* made_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  TORCH_CHECK_TYPE(
+      base != nullptr && PyType_IsSubtype(made_type, base) != 0,
+      "expected a subclass of ",
+      base == nullptr ? "a class that this PyTorch lacks" : base->tp_name,
+      ", got ",
+      made_type->tp_name);
+  PyObject* made = base->tp_new(made_type, args.ptr(), kwargs.ptr());
+  if (made == nullptr) {
+    throw pybind11::error_already_set();
+  }
+  return pybind11::reinterpret_steal<pybind11::object>(made);
+}
+
 }  // namespace
 
 void bind_devices(pybind11::module_& module) {
@@ -78,6 +102,23 @@ void bind_devices(pybind11::module_& module) {
       torch::wrap_pybind_function(
           [](c10::Device device) { return at_the_boundary([&] { return default_claimed_generator(device); }); }),
       pybind11::arg("device"));
+  module.def("new_stream", [](const pybind11::type& type, const pybind11::args& args, const pybind11::kwargs& kwargs) {
+    return new_as(THPStreamClass, type, args, kwargs);
+  });
+  module.def("new_event", [](const pybind11::type& type, const pybind11::args& args, const pybind11::kwargs& kwargs) {
+    return new_as(THPEventClass, type, args, kwargs);
+  });
+  // The value of a fake of one element where the engine is switched off, as it is where PyTorch reads the elements of
+  // torch.tensor([x]); None where it is on.
+  module.def(
+      "number_with_engine_off",
+      torch::wrap_pybind_function([](const at::Tensor& fake) -> std::optional<at::Scalar> {
+        if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake)) {
+          return std::nullopt;
+        }
+        return read_number(fake);
+      }),
+      pybind11::arg("fake"));
   // Sets the current device of an absent type on this thread, unless `index` is None. Returns the previous index.
   module.def(
       "exchange_device",

@@ -61,8 +61,15 @@ def _initial_seed() -> int:
 
 
 def _bases(of_cuda: type, generic: type) -> tuple[type, ...]:
-    """The bases of a stream or event: both kinds, unless PyTorch was built with CUDA and one is the other's base."""
-    return (generic,) if issubclass(of_cuda, generic) else (generic, of_cuda)
+    """The bases of a stream or event: both kinds. With CUDA built in, that of `torch.cuda` is both."""
+    return (of_cuda,) if issubclass(of_cuda, generic) else (generic, of_cuda)
+
+
+def _methods(generic: type) -> dict[str, Any]:
+    """The methods of the generic class: those of `torch.cuda` in a PyTorch that was built with CUDA call its driver."""
+    return {name: method for name, method in vars(generic).items() if not name.startswith("__")} | {
+        name: getattr(generic, name) for name in ("__enter__", "__exit__") if hasattr(generic, name)
+    }
 
 
 class _OfCard:
@@ -82,9 +89,10 @@ class _OfCard:
 CardStream = type(
     "CardStream",
     (_OfCard, *_bases(torch.cuda.Stream, torch.Stream)),
-    {
+    _methods(torch.Stream)
+    | {
         "__doc__": "A stream of a claimed card, which is a `torch.cuda.Stream` too.",
-        "__new__": torch.Stream.__new__,
+        "__new__": lambda cls, *args, **kwargs: _C.new_stream(cls, *args, **kwargs),
         "priority_range": staticmethod(lambda: (0, -5)),
         "number": 0,  # of the default stream; others have one of their own
         "__eq__": lambda self, other: (
@@ -119,9 +127,10 @@ def _elapsed_time(event: Any, end_event: Any) -> float:
 CardEvent = type(
     "CardEvent",
     (_OfCard, *_bases(torch.cuda.Event, torch.Event)),
-    {
+    _methods(torch.Event)
+    | {
         "__doc__": "An event of a claimed card, which is a `torch.cuda.Event` too.",
-        "__new__": torch.Event.__new__,
+        "__new__": lambda cls, *args, **kwargs: _C.new_event(cls, *args, **kwargs),
         "record": _record,
         "elapsed_time": _elapsed_time,
         "wait": lambda self, stream=None: torch.Event.wait(self, _current_stream() if stream is None else stream),

@@ -67,6 +67,15 @@ _TENSORS = (
         When.FAKES_EXIST,
         "Would give a fake the storage of a real tensor, or vice versa.",
     ),
+    *(
+        Patch(
+            f"torch:Tensor.{name}",
+            _tensors.read_as(kind),
+            When.GIVEN_FAKE,
+            "Read by `torch.tensor([x, 2.0])` with the engine switched off.",
+        )
+        for name, kind in (("__bool__", bool), ("__complex__", complex), ("__float__", float), ("__index__", int))
+    ),
     Patch("torch:Tensor.__format__", _tensors.format_tensor, When.GIVEN_FAKE, "Formats a scalar by its value."),
     Patch(
         "torch._tensor_str:_str_intern",
@@ -351,6 +360,13 @@ _TRACING = (
         _tracing.safe_clone,
         When.FAKES_EXIST,
         "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its data.",
+    ),
+    Patch(
+        "torch._subclasses.meta_utils:_clone_real_storage_from_tensor",
+        _tracing.clone_real_storage,
+        When.FAKES_EXIST,
+        "PyTorch's own mode, given a fake of ours and asked to propagate real values, copies its storage.",
+        optional=True,
     ),
     Patch("torch.export:save", _tracing.save, When.FAKES_EXIST, "Writes data, which a fake does not have."),
     Patch(

@@ -200,6 +200,16 @@ def _stand_in(fake: Tensor, name: str) -> Tensor | None:
         return torch.full(fake.shape, value, dtype=fake.dtype)
 
 
+def read_as(kind: type) -> Callable[..., Any]:
+    """`float(x)` and its like, which read the elements of `torch.tensor([x, 2.0])` with the engine switched off."""
+
+    def read(original: Callable[[Tensor], Any], self: Tensor) -> Any:
+        number = _C.number_with_engine_off(self) if _C.is_plain_fake(self) else None
+        return original(self) if number is None else kind(number)
+
+    return read
+
+
 def _data_ptr(original: Callable[[Tensor], int], self: Tensor) -> int:
     if _C.is_plain_fake(self) and not _C.mode_of(self).exclusive:
         return _C.address_of(self)

@@ -16,6 +16,7 @@ from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._library import simple_registry
 from torch._library.fake_impl import allocate_size
+from torch.storage import UntypedStorage
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
@@ -62,6 +63,11 @@ def safe_clone(original: Callable[..., Tensor | None], src: Tensor) -> Tensor | 
     if not _C.is_plain_fake(src):
         return original(src)
     return _C.known_values_of(src, copy=True)
+
+
+def clone_real_storage(original: Callable[[Tensor], UntypedStorage], t: Tensor) -> UntypedStorage:
+    values = _C.known_values_of(t, copy=True) if _C.is_plain_fake(t) else None
+    return original(t) if values is None else values.untyped_storage()
 
 
 def save(original: Callable[..., Any], ep: ExportedProgram, *args: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
+from torch.nested._internal import nested_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -149,7 +150,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.static_shapes = static_shapes
         self.export = export
         self.fake_tensor_converter = FakeTensorConverter(copy_data=state.propagate_real_tensors, export=export)
-        self.nt_tensor_id_initial_count = torch.nested._internal.nested_tensor._tensor_id_counter
+        self.nt_tensor_id_initial_count = nested_tensor._tensor_id_counter
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
         self._in_kernel = False
         self._allow_unsafe_data_ptr_access = functorch_config.fake_tensor_allow_unsafe_data_ptr_access

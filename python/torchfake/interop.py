@@ -195,12 +195,12 @@ class _EitherFake(type):
 
 def either_mode(original: Any) -> Any:
     """A class of which modes of both kinds are instances."""
-    return _EitherMode(original.__name__, (), {"__doc__": "PyTorch's FakeTensorMode, or torchfake's."})
+    return _EitherMode("FakeTensorMode", (), {"__doc__": "PyTorch's FakeTensorMode, or torchfake's."})
 
 
 def either_fake(original: Any) -> Any:
     """A class of which PyTorch's FakeTensors and the fakes of a FakeTensorMode of ours are instances."""
-    return _EitherFake(original.__name__, (), {"__doc__": "PyTorch's FakeTensor, or one of torchfake's."})
+    return _EitherFake("FakeTensor", (), {"__doc__": "PyTorch's FakeTensor, or one of torchfake's."})
 
 
 def output_storages(original: Callable[[Any], Any], node: Any) -> Any:

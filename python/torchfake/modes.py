@@ -59,7 +59,7 @@ _of_thread = _OfThread()
 
 
 def _enter(state: _C.ModeState, show: Callable[[str], None] | None = None) -> _C.EnteredFakeMode:
-    """Enters a mode on this thread. In one, `torch.tensor(..., device="cuda")` makes a CPU tensor fake, and moves the fake."""
+    """Enters a mode on this thread. `torch.tensor(..., device="cuda")` then moves a fake to where it is claimed."""
     entered = _C.EnteredFakeMode(state, show)
     if _of_thread.depth == 0:
         _of_thread.lifted_cpu_only = torch._C._only_lift_cpu_tensors()

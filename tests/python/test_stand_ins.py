@@ -36,6 +36,20 @@ def test_numbers_are_one_and_branches_are_false():
         assert torch.tensor([x, 2.0]).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_tensor_of_unknown_numbers_holds_stand_ins(device):
+    with fake_mode(unknown="stand-in") as mode:
+        x = _unknown(device=device)
+        assert torch.tensor([x, 2.0]).tolist() == [1.0, 2.0]
+        assert torch.tensor([[_unknown(100, device=device).argmax()], [5]]).tolist() == [[1], [5]]
+        assert torch.tensor([x > 0, True]).tolist() == [False, True]
+        assert len(mode.stand_ins.entries) == 3
+    with fake_mode():
+        with pytest.raises(DataDependentOutputException, match=r"torch\.stack"):
+            torch.tensor([_unknown(device=device), 2.0])
+        assert torch.tensor([torch.ones((), device=device), 2.0]).tolist() == [1.0, 2.0]
+
+
 def test_checks_of_values_pass():
     with fake_mode(unknown="stand-in"):
         x = _unknown(1000, 100)

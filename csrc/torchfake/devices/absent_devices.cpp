@@ -211,7 +211,9 @@ c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
     raise(
         ErrorKind::kDataDependentOutput,
         "aten::_local_scalar_dense",
-        "the result is a value, and this fake tensor holds none.");
+        "the result is a value, and this fake tensor holds none. torch.stack makes a tensor of fakes without reading "
+        "them, "
+        "where torch.tensor([...]) reads them.");
   });
 }
 
@@ -229,14 +231,6 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     hook(type);
   }
   refuse_device(type);
-}
-
-// The same where real operators keep the dispatcher's own error, for the one operator that has to answer.
-at::Scalar read_number(const at::Tensor& number) {
-  if (as_fake(number) == nullptr) {
-    refuse_device(number.device().type());
-  }
-  return read_fake_number(as_fake(number));
 }
 
 // Whether a PyTorch built with CUDA (or ROCm) finds a GPU here. Looks at the device files instead of asking the driver:
@@ -368,6 +362,13 @@ bool is_absent(c10::DeviceType type) {
 
 bool is_initialised_by_front(c10::DeviceType type) {
   return type == c10::kCUDA || type == c10::kXPU || type == c10::kHPU || type == c10::kMTIA;
+}
+
+at::Scalar read_number(const at::Tensor& number) {
+  if (as_fake(number) == nullptr) {
+    refuse_device(number.device().type());
+  }
+  return read_fake_number(as_fake(number));
 }
 
 void set_absent_device_hook(AbsentDeviceHook hook) {

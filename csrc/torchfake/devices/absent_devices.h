@@ -13,6 +13,10 @@ bool is_absent(c10::DeviceType type);
 // Whether Python initialises the device before an operator sees it, and raises there where it is absent.
 bool is_initialised_by_front(c10::DeviceType type);
 
+// The value of a fake of one element, or what stands in for it. Where the engine is switched off, PyTorch reads it so, for
+// the elements of torch.tensor([x, 2]). Throws DataDependentOutput if there is neither, and refuses real tensors.
+at::Scalar read_number(const at::Tensor& number);
+
 // A generator of random numbers for a device that is claimed: it has a seed, an offset and a state, and draws nothing.
 at::Generator new_claimed_generator(c10::Device device);
 
