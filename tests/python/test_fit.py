@@ -188,7 +188,7 @@ def test_the_command_prints_json_of_the_schema_and_advice(tmp_path: Path) -> Non
     by_name = {entry["measure"]: entry for entry in found["advice"]}
     assert by_name["checkpointing"]["largest"] > found["cards"][0]["largest"]
     assert {"bf16 weights", "Adafactor", "accumulation over 2", "fully_shard over 8"} <= set(by_name)
-    assert "batch_size = 64: needs" in done.stderr
+    assert "batch_size = 16: needs" in done.stderr
     command += ["--vary", "batch_size=500..501", "--no-advice"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3
