@@ -260,7 +260,8 @@ const CacheEntry* UnboxedCall::find() {
 }
 
 at::Tensor UnboxedCall::make(const OutputRecipe& recipe) {
-  if (C10_LIKELY((*mode_)->options.storage_observer == nullptr)) {
+  const StorageObserver* observer = (*mode_)->options.storage_observer.get();
+  if (C10_LIKELY(observer == nullptr || observer->counts() != nullptr)) {
     return make_output(recipe, tensors_, *mode_);
   }
   const AllocatingOperator op(traits_.name);
