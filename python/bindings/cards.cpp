@@ -63,17 +63,12 @@ std::shared_ptr<StandIns> python_stand_ins(const py::function& hear) {
 
 void bind_cards(py::module_& module) {
   py::class_<CardMemory, std::shared_ptr<CardMemory>>(module, "CardMemory")
-      .def(
-          py::init([](std::vector<int64_t> capacities, int64_t context) {
-            return std::make_shared<CardMemory>(c10::kCUDA, std::move(capacities), context);
-          }),
-          py::arg("capacities"),
-          py::arg("context"))
-      .def("allocated", [](const CardMemory& self, int index) { return self.allocated(checked(index)); })
-      .def("peak", [](const CardMemory& self, int index) { return self.peak(checked(index)); })
-      .def("allocations", [](const CardMemory& self, int index) { return self.allocations(checked(index)); })
-      .def("live", [](const CardMemory& self, int index) { return self.live(checked(index)); })
-      .def("reset_peak", [](CardMemory& self, int index) { self.reset_peak(checked(index)); });
+      .def(py::init([] { return std::make_shared<CardMemory>(c10::kCUDA); }))
+      .def("allocated", [](const CardMemory& self, int index) { return self.card(checked(index)).bytes(); })
+      .def("peak", [](const CardMemory& self, int index) { return self.card(checked(index)).peak(); })
+      .def("allocations", [](const CardMemory& self, int index) { return self.card(checked(index)).allocations(); })
+      .def("live", [](const CardMemory& self, int index) { return self.card(checked(index)).live(); })
+      .def("reset_peak", [](CardMemory& self, int index) { self.card(checked(index)).reset_peak(); });
   module.def("claimed_device_count", [] { return static_cast<int>(claimed_device_count()); });
   // The number that stands for the address of a fake's first element.
   module.def(

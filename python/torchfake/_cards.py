@@ -167,7 +167,7 @@ class Cards:
                 total=asked[0].total_memory, capability=asked[0].major, context=CONTEXT_BYTES, unlimited=unlimited
             )
         else:
-            self.counter = _C.CardMemory([], CONTEXT_BYTES)
+            self.counter = _C.CardMemory()
 
     def memory_of(self, state: _C.ModeState) -> None:
         """Has the storages of a mode counted on these cards."""

@@ -508,3 +508,59 @@ def test_one_slice_is_unique_whatever_it_holds(unique: Any, device: str) -> None
         with pytest.raises(DynamicOutputShapeException):
             unique(torch.rand(3, 1, 2, device=device), dim=0)
     assert [(t.shape, t.dtype, t.stride()) for t in found] == [(t.shape, t.dtype, t.stride()) for t in real]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_result_is_kept_for_the_values_that_it_was_computed_from(device: str) -> None:
+    with fake_mode():
+        first, second = torch.tensor([1, 0, 3], device=device), torch.tensor([2, 0, 3], device=device)
+        row = torch.arange(6.0, device=device)
+        for _ in range(4):  # the first is a miss, the second keeps what it computed, later ones find it
+            assert (1 - first).tolist() == [0, 1, -2]
+            assert (1 - second).tolist() == [-1, 1, -2]
+            assert (2 - first).tolist() == [1, 2, -1]
+            assert torch.add(first, second, alpha=2).tolist() == [5, 0, 9]
+            assert torch.add(first, second, alpha=3).tolist() == [7, 0, 12]
+            assert torch.add(second, first, alpha=3).tolist() == [5, 0, 12]
+            assert row[2:4].mul(2).tolist() == [4.0, 6.0]
+            assert row[3:5].mul(2).tolist() == [6.0, 8.0]
+
+
+def test_a_kept_result_is_a_copy_and_sees_what_was_written() -> None:
+    with fake_mode():
+        x = torch.ones(3)
+        for _ in range(4):
+            doubled = x * 2
+            assert doubled.tolist() == [2.0, 2.0, 2.0]
+            doubled.fill_(7.0)
+        x.numpy()[0] = 5.0  # no operator: nothing counts the version up
+        assert (x * 2).tolist() == [10.0, 2.0, 2.0]
+        x.mul_(2)
+        assert (x * 2).tolist() == [20.0, 4.0, 4.0]
+
+
+def test_what_one_mode_has_computed_is_not_known_in_one_that_knows_less() -> None:
+    with fake_mode():
+        x = torch.arange(8)
+        for _ in range(3):
+            assert (x * 2).tolist()[-1] == 14
+    with fake_mode(known_values_limit=4):
+        x = torch.arange(8)
+        with pytest.raises(DataDependentOutputException):
+            (x * 2).tolist()
+        with pytest.raises(DataDependentOutputException):
+            torch.tensor([1, 2]).expand(8, 2).sum(1).tolist()
+
+
+def test_known_weights_leave_an_unknown_input_unknown() -> None:
+    with fake_mode():
+        weight, x = torch.ones(4), torch.rand(30, 4)
+        for _ in range(3):
+            with pytest.raises(DataDependentOutputException):
+                (x * weight).sum().item()
+            assert (weight * 2).tolist() == [2.0] * 4
+            with pytest.raises(IndexError):
+                torch.nn.functional.embedding(torch.tensor([30]), x)
+        mask, unknown = torch.zeros(30, dtype=torch.bool), torch.rand(30) > 0.5
+        for _ in range(3):
+            assert (mask & unknown).tolist() == [False] * 30

@@ -10,6 +10,8 @@
 
 namespace torchfake {
 
+class StorageCounts;
+
 // A storage that is to be allocated, or to get another size.
 struct Allocation {
   const void* id = nullptr;  // names the storage until it is freed; null for memory that a kernel takes while it runs
@@ -31,6 +33,19 @@ class StorageObserver {
   virtual void on_resize(const Allocation& allocation, size_t old_nbytes) = 0;
 
   virtual void on_free(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
+
+  // Where it only counts, what storages may add themselves to without calling it; null for any other observer. Such an
+  // observer refuses nothing.
+  StorageCounts* counts() const {
+    return counts_;
+  }
+
+ protected:
+  StorageObserver() = default;
+  explicit StorageObserver(StorageCounts* counts) : counts_(counts) {}
+
+ private:
+  StorageCounts* const counts_ = nullptr;
 };
 
 // While one lives, allocations of this thread are those of operator `op`, whose name lives as long as the process.

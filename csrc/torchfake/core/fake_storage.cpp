@@ -7,18 +7,70 @@
 #include <torchfake/core/compat.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/recycled.h>
+#include <torchfake/core/storage_counts.h>
 
 #include <array>
 #include <atomic>
+#include <utility>
 
 namespace torchfake {
 
 namespace {
 
-// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from and in nothing else.
+// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from, and in that it can
+// count itself: then it needs no context to be observed.
 struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   using StorageImpl::StorageImpl;
+  ~FakeStorageImpl() override {
+    count_in(nullptr);
+  }
+  FakeStorageImpl(const FakeStorageImpl&) = delete;
+  FakeStorageImpl& operator=(const FakeStorageImpl&) = delete;
+  FakeStorageImpl(FakeStorageImpl&&) = delete;
+  FakeStorageImpl& operator=(FakeStorageImpl&&) = delete;
+
+  // Somebody may hold a weak reference, and the storage be dead none the less.
+  void release_resources() override {
+    count_in(nullptr);
+    StorageImpl::release_resources();
+  }
+
+  // From now on it is part of `counts`, or of none.
+  void count_in(DeviceCounts* counts) {
+    if (counts_ != nullptr && counted_ > 0) {
+      counts_->remove(counted_);
+    }
+    counts_ = counts;
+    if (counts_ != nullptr) {
+      counted_ = StorageCounts::rounded(nbytes());
+      if (counted_ > 0) {
+        counts_->add(counted_);
+      }
+    }
+  }
+
+  // To be called when it may have another size.
+  void count_again() {
+    if (counts_ != nullptr) {
+      const int64_t before = std::exchange(counted_, StorageCounts::rounded(nbytes()));
+      counts_->resize(before, counted_);
+    }
+  }
+
+  DeviceCounts* counts() const {
+    return counts_;
+  }
+
+ private:
+  DeviceCounts* counts_ = nullptr;
+  int64_t counted_ = 0;
 };
+
+void count_again(c10::StorageImpl* storage) {
+  if (auto* fake = dynamic_cast<FakeStorageImpl*>(storage)) {
+    fake->count_again();
+  }
+}
 
 // One for each device, made when it is first claimed, and kept: storages may outlive everything else.
 ClaimedMemory* claimed_memory(c10::Device device) {
@@ -54,7 +106,7 @@ c10::DataPtr data_with_context(void* data, void* context) {
 StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr) {
-    context = new StorageContext(storage, device);
+    context = new (Recycled<StorageContext>::operator new(sizeof(StorageContext))) StorageContext(storage, device);
     storage->_mutable_data_ptr_no_checks() = data_with_context(nullptr, context);
     storage->set_allocator(context);
   }
@@ -65,6 +117,12 @@ StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
 void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
   compat::set_write_hook(storage, &refuse_data);
   if (C10_UNLIKELY(observer != nullptr)) {
+    if (auto* fake = dynamic_cast<FakeStorageImpl*>(storage); fake != nullptr && fake->counts() != nullptr) {
+      if (observer->counts() != nullptr) {
+        return;  // it counts itself
+      }
+      fake->count_in(nullptr);
+    }
     StorageContext* context = ensure_context(storage, device);
     if (!context->observer) {
       observer->on_alloc(allocation_of(context, device, context->nbytes));
@@ -132,7 +190,9 @@ c10::DataPtr StorageContext::allocate(size_t new_nbytes) {
 }
 
 void delete_storage_context(void* context) {
-  delete static_cast<StorageContext*>(context);
+  auto* dead = static_cast<StorageContext*>(context);
+  dead->~StorageContext();
+  Recycled<StorageContext>::operator delete(dead);
 }
 
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage) {
@@ -141,20 +201,30 @@ std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage) {
 }
 
 c10::Storage sibling_storage(const c10::Storage& storage, size_t nbytes, c10::Device device) {
-  const StorageContext* context = storage_context(storage.unsafeGetStorageImpl());
-  return new_fake_storage(nbytes, device, context == nullptr ? nullptr : context->observer);
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  const StorageContext* context = storage_context(impl);
+  c10::Storage made = new_fake_storage(nbytes, device, context == nullptr ? nullptr : context->observer);
+  const auto* counted = dynamic_cast<const FakeStorageImpl*>(impl);
+  if (counted != nullptr && counted->counts() != nullptr && claimed_device_of(impl) == device) {
+    static_cast<FakeStorageImpl*>(made.unsafeGetStorageImpl())->count_in(counted->counts());
+  }
+  return made;
 }
 
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  c10::Storage storage(
-      c10::intrusive_ptr<c10::StorageImpl>(c10::make_intrusive<FakeStorageImpl>(
-          c10::StorageImpl::use_byte_size_t(),
-          c10::SymInt(c10::SymInt::UNCHECKED, static_cast<int64_t>(nbytes)),
-          c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
-          claimed_memory(device),
-          /*resizable=*/true)));
-  guard(storage.unsafeGetStorageImpl(), device, observer);
-  return storage;
+  auto storage = c10::make_intrusive<FakeStorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      c10::SymInt(c10::SymInt::UNCHECKED, static_cast<int64_t>(nbytes)),
+      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+      claimed_memory(device),
+      /*resizable=*/true);
+  if (StorageCounts* counts = observer == nullptr ? nullptr : observer->counts()) {
+    compat::set_write_hook(storage.get(), &refuse_data);
+    storage->count_in(counts->of(device));
+  } else {
+    guard(storage.get(), device, observer);
+  }
+  return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>(std::move(storage)));
 }
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
@@ -265,6 +335,7 @@ void forget_known_bytes(c10::StorageImpl* storage) {
 void note_resize(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr || context->nbytes == storage->nbytes()) {
+    count_again(storage);
     return;
   }
   const size_t nbytes = storage->nbytes();
@@ -281,6 +352,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
     forget_known_bytes(storage);
   }
   storage->set_nbytes(nbytes);
+  count_again(storage);
 }
 
 }  // namespace torchfake

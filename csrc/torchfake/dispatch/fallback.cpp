@@ -39,6 +39,28 @@ bool has_constant_source(const Call& call) {
   return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
 }
 
+// Whether a hit may be one of those. How a product is rounded follows from settings that are not in its key; an entry may
+// come from a mode that knows larger values.
+bool may_be_computed_before(const Call& call, const CacheEntry& entry, const ModeState& mode) {
+  const OpTraits& traits = call.traits;
+  return traits.values == ValueSource::kInputs && traits.is_builtin && !traits.mutates && !traits.is_view &&
+      !traits.updates_statistics && !traits.reads_files && !traits.is_product && entry.is_one_tensor &&
+      entry.outputs.front().kind == OutputRecipe::Kind::kFresh && entry.largest_output <= mode.options.known_values &&
+      !mode.options.propagate_real_tensors;
+}
+
+// Answers a hit whose values follow from the bytes it reads, where they did so before. See Note [Constants].
+bool answered_as_before(Call& call, const CacheEntry& entry, const SourceBytes& sources, const ModePtr& mode) {
+  const c10::StorageImpl* constant = entry.constant.load(std::memory_order_acquire);
+  const size_t nbytes = entry.outputs.front().nbytes;
+  if (constant == nullptr || !sources.are_kept_in(*constant, nbytes)) {
+    return false;
+  }
+  replay(call, entry, mode);
+  give_constant(*as_fake(outputs_of(call).front().toTensor()), *constant, nbytes);
+  return true;
+}
+
 // Key, then hit or miss; values beside them.
 void answer(Call& call, const ModePtr& mode) {
   const AllocatingOperator op(call.traits.name);
@@ -53,30 +75,39 @@ void answer(Call& call, const ModePtr& mode) {
   const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
   CacheEntryPtr hit;  // held where it may be given a constant
+  SourceBytes sources;
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
     if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
       device = entry->device;
-      if (has_constant_source(call) && entry->constant.load(std::memory_order_acquire) == nullptr) {
-        hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
-      }
       if (CallContext* around = CallContext::current()) {
         around->settings |= key.settings();
       }
+      if (values.computes_from_inputs() && may_be_computed_before(call, *entry, *mode) && sources.read(call) &&
+          answered_as_before(call, *entry, sources, mode)) {
+        return;
+      }
+      const bool may_become_constant = has_constant_source(call) || !sources.empty();
+      if (may_become_constant && entry->constant.load(std::memory_order_acquire) == nullptr) {
+        hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
+      }
+      values.keep_arguments();
       replay(call, *entry, mode);
     } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
       return layout_call(call, mode);
     } else {
+      values.keep_arguments();
       return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
   } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
     return layout_call(call, mode);
   } else {
+    values.keep_arguments();
     device = run_without_key(call, values, ModePtr(mode), bypass);
   }
   values.follow(call, device);
   if (hit && hit->is_one_tensor && hit->outputs.front().kind != OutputRecipe::Kind::kView) {
-    if (c10::intrusive_ptr<c10::StorageImpl> constant = constant_of(call)) {
+    if (c10::intrusive_ptr<c10::StorageImpl> constant = constant_of(call, sources)) {
       shape_cache::set_constant(*hit, std::move(constant));
     }
   }

@@ -131,8 +131,10 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
     answer();
     return device;
   }
+  const StorageObserver* observer = mode->options.storage_observer.get();
+  const bool may_refuse = observer != nullptr && observer->counts() == nullptr;
   const std::optional<GeometryBackup> backup =
-      mode->options.storage_observer == nullptr ? std::nullopt : std::optional<GeometryBackup>(std::in_place, call);
+      may_refuse ? std::optional<GeometryBackup>(std::in_place, call) : std::nullopt;
   try {
     answer();
     after_a_change(inputs, mode);

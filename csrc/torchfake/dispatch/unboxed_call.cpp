@@ -26,13 +26,32 @@ bool UnboxedCall::possible(const OpTraits& traits) {
   return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
 }
 
-// Whether known values of the argument may take part in the call. Of an argument that is overwritten as a whole, `find`
-// decides.
-bool UnboxedCall::knows_values(const ArgTraits& facts, const FakeTensorImpl& fake) const {
-  if (facts.is_written || facts.is_statistic) {
-    return traits_.values != ValueSource::kOverwrite && may_have_known_values(fake);
+// Whether known values of the arguments may take part in the call. Of an argument that is overwritten as a whole, `find`
+// decides. Nothing follows from what is known where another argument that is read is not: the weights of a small layer
+// are drawn, and known, its input is not. See ValueTracker.
+bool UnboxedCall::values_take_part() const {
+  bool any_known = false;
+  bool any_unknown = false;
+  bool all_whole = true;
+  for (const TensorArg& tensor : tensors_) {
+    if (tensor.fake == nullptr) {
+      continue;
+    }
+    const ArgTraits& facts = traits_.args[tensor.arg];
+    all_whole &= c10::isIntegralType(tensor.impl->dtype().toScalarType(), /*includeBool=*/true);
+    if (facts.is_written || facts.is_statistic) {
+      if (traits_.values != ValueSource::kOverwrite && may_have_known_values(*tensor.fake)) {
+        return true;
+      }
+    } else if (may_have_readable_values(*tensor.fake)) {
+      any_known = true;
+    } else {
+      any_unknown |= !facts.is_unread;
+    }
   }
-  return may_have_readable_values(fake);
+  const bool may_absorb = all_whole && tensors_.size() == 2;  // see Note [Absorbing operands]
+  return any_known &&
+      (!any_unknown || may_absorb || traits_.values != ValueSource::kInputs || traits_.value_check != nullptr);
 }
 
 void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
@@ -41,9 +60,9 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
     return;
   }
   FakeTensorImpl* fake = as_fake(tensor);
-  tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
-  if (C10_LIKELY(
-          fake != nullptr && fake->has_plain_geometry() && !(depends_on_known_values_ && knows_values(facts, *fake)))) {
+  const auto arg = static_cast<uint16_t>(&facts - traits_.args.begin());
+  tensors_.push_back({tensor, fake, arg, 0, facts.is_written, facts.is_out});
+  if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry())) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {
@@ -234,7 +253,7 @@ const CacheEntry* UnboxedCall::find() {
   if (mode_ == nullptr && !traits_.takes_tensors) {
     mode_ = find_current_mode();  // a factory, in the mode
   }
-  if (C10_UNLIKELY(!possible_ || !mode_agrees())) {
+  if (C10_UNLIKELY(!possible_ || !mode_agrees() || (depends_on_known_values_ && values_take_part()))) {
     return nullptr;
   }
   key_.add_aliases(traits_, tensors_);
@@ -260,7 +279,8 @@ const CacheEntry* UnboxedCall::find() {
 }
 
 at::Tensor UnboxedCall::make(const OutputRecipe& recipe) {
-  if (C10_LIKELY((*mode_)->options.storage_observer == nullptr)) {
+  const StorageObserver* observer = (*mode_)->options.storage_observer.get();
+  if (C10_LIKELY(observer == nullptr || observer->counts() != nullptr)) {
     return make_output(recipe, tensors_, *mode_);
   }
   const AllocatingOperator op(traits_.name);
@@ -271,7 +291,8 @@ at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
   ++next_return_;
   at::Tensor output = make(entry.outputs[next_output_++]);
   if (C10_UNLIKELY(gives_constant_)) {
-    give_constant(*as_fake(output), *entry.constant.load(std::memory_order_acquire));
+    const c10::StorageImpl& constant = *entry.constant.load(std::memory_order_acquire);
+    give_constant(*as_fake(output), constant, constant.nbytes());
   }
   return output;
 }

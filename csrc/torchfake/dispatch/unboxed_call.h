@@ -89,7 +89,7 @@ class UnboxedCall {
 
  private:
   void add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor);
-  bool knows_values(const ArgTraits& facts, const FakeTensorImpl& fake) const;
+  bool values_take_part() const;
   bool mode_agrees() const;
   at::Tensor make(const OutputRecipe& recipe);
   bool has_read_source() const;

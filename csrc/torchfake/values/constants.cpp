@@ -17,14 +17,18 @@ namespace torchfake {
 namespace {
 
 constexpr size_t kMostBytes = 16384;
+constexpr size_t kMostSourceBytes = 1024;
 
-c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes) {
-  const size_t nbytes = bytes.nbytes();
-  auto copy = c10::make_intrusive<c10::StorageImpl>(
+c10::intrusive_ptr<c10::StorageImpl> new_bytes(size_t nbytes) {
+  return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(),
       c10::SymInt(static_cast<int64_t>(nbytes)),
       c10::GetCPUAllocator(),
       /*resizable=*/true);
+}
+
+c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes, size_t nbytes) {
+  c10::intrusive_ptr<c10::StorageImpl> copy = new_bytes(nbytes);
   std::memcpy(copy->mutable_data(), bytes.data(), nbytes);
   return copy;
 }
@@ -72,7 +76,7 @@ class Copies {
       return found->second.copy;
     }
     copies_.erase(storage);
-    Storage copy = copy_of(bytes);
+    Storage copy = copy_of(bytes, bytes.nbytes());
     copies_.emplace(
         storage,
         Entry{c10::weak_intrusive_ptr<c10::StorageImpl>(Storage::unsafe_reclaim_from_nonowning(storage)), copy});
@@ -133,20 +137,83 @@ at::Tensor copy_of_values(const FakeTensorImpl& fake, const at::Tensor& values) 
   return cpu_tensor_over(copies->of(fake.storage_impl(), *bytes), fake);
 }
 
-c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call) {
-  if (!follows_from_arguments(call)) {
+void SourceBytes::add(const void* data, size_t nbytes) {
+  const auto* begin = static_cast<const char*>(data);
+  bytes_.append(begin, begin + nbytes);
+}
+
+bool SourceBytes::add_tensor(const TensorArg& tensor) {
+  if (tensor.fake == nullptr) {  // a number
+    const bool is_number = tensor.impl->is_wrapped_number() && tensor.impl->numel() == 1;
+    if (is_number) {
+      add(tensor.impl->data(), tensor.impl->itemsize());
+    }
+    return is_number;
+  }
+  c10::StorageImpl* storage = storage_of(*tensor.fake);
+  const c10::StorageImpl* known = storage == nullptr ? nullptr : known_bytes(storage);
+  if (known == nullptr || bytes_.size() + known->nbytes() > kMostSourceBytes) {
+    return false;
+  }
+  const int64_t offset = tensor.fake->storage_offset();
+  add(&offset, sizeof(offset));
+  add(known->data(), known->nbytes());
+  return true;
+}
+
+bool SourceBytes::read(const Call& call) {
+  for (const TensorArg& tensor : call.tensors()) {
+    if (!add_tensor(tensor)) {
+      bytes_.clear();
+      return false;
+    }
+  }
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    if (!call.traits.args[i].scales_only) {
+      continue;
+    }
+    if (value.isInt()) {
+      const int64_t factor = value.toInt();
+      add(&factor, sizeof(factor));
+    } else if (value.isDouble()) {
+      const double factor = value.toDouble();
+      add(&factor, sizeof(factor));
+    } else if (value.isList()) {
+      bytes_.clear();
+      return false;
+    }
+  }
+  return !bytes_.empty();
+}
+
+bool SourceBytes::are_kept_in(const c10::StorageImpl& constant, size_t nbytes) const {
+  return constant.nbytes() == nbytes + bytes_.size() &&
+      std::memcmp(static_cast<const char*>(constant.data()) + nbytes, bytes_.data(), bytes_.size()) == 0;
+}
+
+c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call, const SourceBytes& sources) {
+  if (sources.empty() && !follows_from_arguments(call)) {
     return {};
   }
   const at::Tensor& output = outputs_of(call).front().toTensor();
   const FakeTensorImpl* fake = output.defined() ? as_fake(output) : nullptr;
   const c10::StorageImpl* bytes = fake == nullptr || !fake->has_storage() ? nullptr : known_bytes(fake->storage_impl());
   const bool is_kept = bytes != nullptr && bytes->nbytes() > 0 && bytes->nbytes() <= kMostBytes && fills_storage(*fake);
-  return is_kept ? copy_of(*bytes) : c10::intrusive_ptr<c10::StorageImpl>();
+  if (!is_kept) {
+    return {};
+  }
+  const size_t nbytes = bytes->nbytes();
+  c10::intrusive_ptr<c10::StorageImpl> constant = new_bytes(nbytes + sources.bytes().size());
+  auto* data = static_cast<char*>(constant->mutable_data());
+  std::memcpy(data, bytes->data(), nbytes);
+  std::copy(sources.bytes().begin(), sources.bytes().end(), data + nbytes);
+  return constant;
 }
 
-void give_constant(const FakeTensorImpl& output, const c10::StorageImpl& constant) {
-  if (C10_LIKELY(has_room_for(output, constant.nbytes()))) {
-    set_known_bytes(output.storage_impl(), output.claimed_device(), copy_of(constant));
+void give_constant(const FakeTensorImpl& output, const c10::StorageImpl& constant, size_t nbytes) {
+  if (C10_LIKELY(has_room_for(output, nbytes))) {
+    set_known_bytes(output.storage_impl(), output.claimed_device(), copy_of(constant, nbytes));
   }
 }
 
@@ -159,7 +226,7 @@ void overwrite_with_constant(const FakeTensorImpl& fake, const c10::StorageImpl&
   c10::StorageImpl* bytes = partly_known_bytes(storage);
   if (bytes == nullptr) {
     forget_known_bytes(storage);
-    return give_constant(fake, constant);
+    return give_constant(fake, constant, constant.nbytes());
   }
   std::memcpy(bytes->mutable_data(), constant.data(), constant.nbytes());
   if (storage_context(storage)->unknown) {

@@ -155,11 +155,14 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   // A view has the values of its base with no work.
   computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
       (mode.options.propagate_real_tensors || !traits.is_byte_product);
-  if (computes_) {
-    real_ = real_arguments();
-  }
   if (any_repeated) {
     read_repetitions();
+  }
+}
+
+void ValueTracker::keep_arguments() {
+  if (computes_ && real_.empty()) {
+    real_ = real_arguments();
   }
 }
 
@@ -202,6 +205,7 @@ void ValueTracker::read_repetitions() {
       inputs_known_ = computes_ = false;
     }
   }
+  keep_arguments();
   repeats_ = computes_ && large && call_.traits.is_pointwise && take_one_repetition(real_, limit_);
   computes_ &= !repeats_;
 }

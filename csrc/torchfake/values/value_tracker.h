@@ -15,6 +15,14 @@ class ValueTracker {
     return inputs_known_;
   }
 
+  // Whether the real operator is to run on what is known, all of which it was given.
+  bool computes_from_inputs() const {
+    return computes_ && !repeats_ && draws_ == 0;
+  }
+
+  // Keeps what `follow` needs of the arguments. To be called before they are consumed, unless `follow` is not.
+  void keep_arguments();
+
   // Runs the real operator on the known inputs and leaves what it returned, real, on the stack in place of the
   // arguments. Requires inputs_known().
   void run_real(Call& call) const;
