@@ -50,7 +50,7 @@ struct MemoryModel::Device {
   CachingAllocator allocator;
   // By library, whether it is a backward pass, and stream.
   std::map<std::tuple<Workspace, bool, c10::StreamId>, Entry> workspaces;
-  std::vector<Entry> temporaries;  // of the call that runs
+  std::vector<std::pair<size_t, Entry>> temporaries;  // of the calls that run, by the bytes that were asked for
 };
 
 MemoryModel::MemoryModel(Card card, AllocatorConfig config) : card_(card), config_(std::move(config)) {}
@@ -181,7 +181,7 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
   Device& device = device_of(allocation.device);
   const Entry entry = take(device, allocation, owner_of(allocation));
   if (allocation.id == nullptr) {
-    device.temporaries.push_back(entry);
+    device.temporaries.emplace_back(allocation.nbytes, entry);
     return;
   }
   try {
@@ -227,10 +227,12 @@ void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noe
     return;
   }
   if (id == nullptr) {
-    std::vector<Entry>& temporaries = device_of(device).temporaries;
-    if (!temporaries.empty()) {
-      give_back(temporaries.front());
-      temporaries.erase(temporaries.begin());
+    auto& temporaries = device_of(device).temporaries;
+    const auto found = std::find_if(
+        temporaries.rbegin(), temporaries.rend(), [&](const auto& temporary) { return temporary.first == nbytes; });
+    if (found != temporaries.rend()) {
+      give_back(found->second);
+      temporaries.erase(std::prev(found.base()));
     }
     return;
   }
