@@ -116,9 +116,9 @@ void CardMemory::on_resize(const Allocation& allocation, size_t old_nbytes) {
   card.live.fetch_add(change, std::memory_order_relaxed);
 }
 
-void CardMemory::on_free(const void* /*id*/, c10::Device device, size_t nbytes) noexcept {
-  if (device.type() != type_ || nbytes == 0) {
-    return;
+void CardMemory::on_free(const void* id, c10::Device device, size_t nbytes) noexcept {
+  if (device.type() != type_ || nbytes == 0 || id == nullptr) {
+    return;  // the last: what a kernel takes was given back as it was taken
   }
   Card& card = this->card(device.index());
   card.allocated.fetch_sub(rounded(nbytes), std::memory_order_relaxed);
