@@ -13,10 +13,10 @@
 
 #include <array>
 #include <atomic>
-#include <vector>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 namespace torchfake {
 
