@@ -137,6 +137,22 @@ void bind_devices(pybind11::module_& module) {
       },
       pybind11::arg("type"),
       pybind11::arg("index"));
+  // Makes a stream of an absent type current on this thread, unless `number` is None. Returns the number of the previous.
+  module.def(
+      "exchange_stream",
+      [](const std::string& type, int index, std::optional<c10::StreamId> number) {
+        TORCH_CHECK_VALUE(
+            index >= 0 && index < std::numeric_limits<c10::DeviceIndex>::max(),
+            "exchange_stream: expected an index from 0 to 126, got ",
+            index);
+        const c10::Device device(type_named(type), static_cast<c10::DeviceIndex>(index));
+        const auto* guard = c10::impl::getDeviceGuardImpl(device.type());
+        return number ? guard->exchangeStream(c10::Stream(c10::Stream::UNSAFE, device, *number)).id()
+                      : guard->getStream(device).id();
+      },
+      pybind11::arg("type"),
+      pybind11::arg("index"),
+      pybind11::arg("number"));
   // Makes a device current that was before, whether the mode has it or not.
   module.def(
       "restore_device",

@@ -12,6 +12,7 @@
 
 #include "memory_bindings.h"
 #include "memory_dicts.h"
+#include "memory_history.h"
 
 namespace torchfake {
 
@@ -261,6 +262,36 @@ void bind_model(py::module_& module) {
       .def(
           "memory_info",
           [](MemoryModel& self, const std::string& device) { return self.memory_info(c10::Device(device)); })
+      .def(
+          "set_config", [](MemoryModel& self, const std::string& text) { self.set_config(text); }, py::arg("text"))
+      .def(
+          "set_history",
+          &set_history,
+          py::arg("enabled"),
+          py::arg("context"),
+          py::arg("stacks"),
+          py::arg("max_entries"),
+          py::arg("clear"),
+          py::arg("skipped"))
+      .def("snapshot", &snapshot_dict, py::arg("devices"))
+      .def(
+          "begin_pool",
+          [](MemoryModel& self, const std::string& device, std::pair<uint64_t, uint64_t> pool) {
+            self.allocator(c10::Device(device)).begin_pool_scope({pool.first, pool.second});
+          },
+          py::arg("device"),
+          py::arg("pool"))
+      .def(
+          "end_pool",
+          [](MemoryModel& self, const std::string& device) { self.allocator(c10::Device(device)).end_pool_scope(); },
+          py::arg("device"))
+      .def(
+          "release_pool",
+          [](MemoryModel& self, const std::string& device, std::pair<uint64_t, uint64_t> pool) {
+            self.allocator(c10::Device(device)).release_pool({pool.first, pool.second});
+          },
+          py::arg("device"),
+          py::arg("pool"))
       .def("clear_workspaces", [](MemoryModel& self) { self.clear_workspaces(); })
       .def(
           "record_stream",

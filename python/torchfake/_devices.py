@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -94,14 +92,11 @@ CardStream = type(
         "__doc__": "A stream of a claimed card, which is a `torch.cuda.Stream` too.",
         "__new__": lambda cls, *args, **kwargs: _C.new_stream(cls, *args, **kwargs),
         "priority_range": staticmethod(lambda: (0, -5)),
-        "number": 0,  # of the default stream; others have one of their own
         "__eq__": lambda self, other: (
-            isinstance(other, torch.Stream)
-            and self.device == other.device
-            and self.number == getattr(other, "number", 0)
+            isinstance(other, torch.Stream) and self.device == other.device and self.stream_id == other.stream_id
         ),
         "__ne__": lambda self, other: not self.__eq__(other),
-        "__hash__": lambda self: hash((self.device, self.number)),
+        "__hash__": lambda self: hash((self.device, self.stream_id)),
     },
 )
 
@@ -143,13 +138,8 @@ def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.St
         stream: torch.Stream = CardStream(**by_id)
         return stream
     index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
-    made: Any = CardStream(device=torch.device("cuda", index), priority=priority)
-    made.number = next(_numbers)
-    stream = made
+    stream = CardStream(device=torch.device("cuda", index), priority=priority)
     return stream
-
-
-_numbers = itertools.count(1)
 
 
 def _new_event(
@@ -161,10 +151,6 @@ def _new_event(
     return made
 
 
-# The stream of each device that this thread has made current. Nothing waits: this is only told to who asks.
-_current = threading.local()
-
-
 def _index_of(device: Any) -> int:
     if device is None:
         return _current_device()
@@ -174,18 +160,24 @@ def _index_of(device: Any) -> int:
 
 def _current_stream(device: Any = None) -> torch.Stream:
     index = _index_of(device)
-    stream: torch.Stream | None = vars(_current).get(str(index))
-    return _default_stream(index) if stream is None else stream
+    return _stream_of(index, _C.exchange_stream("cuda", index, None))
 
 
 def _default_stream(device: Any = None) -> torch.Stream:
-    stream: torch.Stream = CardStream(device=torch.device("cuda", _index_of(device)))
+    return _stream_of(_index_of(device), 0)
+
+
+_CUDA = 1  # c10::DeviceType::CUDA
+
+
+def _stream_of(index: int, number: int) -> torch.Stream:
+    stream: torch.Stream = CardStream(stream_id=number, device_index=index, device_type=_CUDA)
     return stream
 
 
 def _set_stream(stream: torch.Stream | None) -> None:
     if stream is not None:
-        vars(_current)[str(stream.device.index)] = stream
+        _C.exchange_stream("cuda", stream.device.index, stream.stream_id)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchfake import (
     _C,
+    _card_pools,
     _devices,
     _distributed,
     _loading,
@@ -443,6 +444,13 @@ _DEVICES = (
         _virtual_cards.new_graph,
         When.IN_MODE,
         "Has no base class in a PyTorch without CUDA.",
+    ),
+    Patch(
+        "torch.cuda.memory:MemPool.__new__",
+        _card_pools.new_pool,
+        When.IN_MODE,
+        "Has no base class in a PyTorch without CUDA.",
+        optional=True,
     ),
     Patch(
         "torch:get_device_module",

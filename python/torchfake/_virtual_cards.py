@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchfake import _C
+from torchfake import _C, _card_pools
 from torchfake._cards import ARCHITECTURES, CONTEXT_BYTES, CUDA_VERSION, CUDNN_VERSION, NCCL_VERSION, Card, Cards
 from torchfake.modes import current_mode, fake_mode
 
@@ -347,50 +347,11 @@ def _seed_all(cards: Cards) -> None:
 
 
 # ---- Graphs ----------------------------------------------------------------------------------------------------------
-#
-# A captured graph has run once, as eager calls, while it was captured; a replay changes no metadata.
-
-
-class CardGraph:
-    """A graph of a claimed card. It says that it is a `torch.cuda.CUDAGraph`, whose constructor may call the driver."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return torch.cuda.CUDAGraph
-
-    def __init__(self, keep_graph: bool = False) -> None:
-        self._pool = (0, 1)
-
-    def capture_begin(
-        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
-    ) -> None:
-        self._pool = self._pool if pool is None else pool
-
-    def capture_end(self) -> None:
-        pass
-
-    def instantiate(self) -> None:
-        pass
-
-    def replay(self) -> None:
-        pass
-
-    def reset(self) -> None:
-        pass
-
-    def pool(self) -> Any:
-        return self._pool
-
-    def enable_debug_mode(self) -> None:
-        pass
-
-    def debug_dump(self, debug_path: str) -> None:
-        pass
 
 
 def new_graph(original: Callable[..., Any], called: type, *args: Any, **kwargs: Any) -> Any:
     if called is torch.cuda.CUDAGraph and current_cards() is not None:
-        return CardGraph(*args, **kwargs)
+        return _card_pools.CardGraph(*args, **kwargs)
     return original(called, *args, **kwargs)
 
 
@@ -398,12 +359,9 @@ def begin_capture(original: Callable[..., None], self: Any) -> None:
     if current_cards() is None:
         original(self)
         return
+    torch.cuda.empty_cache()
     self.stream_ctx.__enter__()
     self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
-
-
-def _graph_pool_handle(cards: Cards) -> tuple[int, int]:
-    return (0, 1)
 
 
 # ---- Markers ---------------------------------------------------------------------------------------------------------
@@ -416,6 +374,7 @@ def _range(cards: Cards, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
 
 #: The functions in a mode with cards, by module and name.
 ON_CARDS: dict[str, Callable[..., Any]] = {
+    **_card_pools.ON_CARDS,
     "torch.cuda:is_available": _is_available,
     "torch.cuda:device_count": _device_count,
     "torch.cuda:is_initialized": _is_initialized,
@@ -446,12 +405,10 @@ ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.cuda.memory:get_per_process_memory_fraction": _memory_fraction,
     "torch.cuda.memory:memory_snapshot": _memory_snapshot,
     "torch.cuda.memory:mem_get_info": _mem_get_info,
-    "torch.cuda.memory:_record_memory_history": _nothing,
     "torch.cuda.random:manual_seed_all": _manual_seed_all,
     "torch.cuda.random:seed": _seed,
     "torch.cuda.random:seed_all": _seed_all,
     "torch.cuda.graphs:is_current_stream_capturing": _false,
-    "torch.cuda.graphs:graph_pool_handle": _graph_pool_handle,
     "torch.cuda.nccl:is_available": _true_if_any,
     "torch.cuda.nccl:version": _nccl_version,
     "torch.cuda.nvtx:range_push": _zero,

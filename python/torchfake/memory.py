@@ -6,9 +6,9 @@
 ...     model = torch.nn.Linear(4096, 4096, device="cuda")
 ...     model(torch.zeros(64, 4096, device="cuda")).sum().backward()
 >>> t.peak >> 20
-193
+194
 >>> {owner: size >> 20 for owner, size in t.at_peak().owners.items() if size >> 20}
-{'parameters': 64, 'gradients': 64, 'inputs': 1, 'workspaces': 64}
+{'parameters': 64, 'gradients': 64, 'inputs': 1, 'temporaries': 1, 'workspaces': 64}
 
 A mode has one model of memory, made by `attach` or `track`; the functions here answer for the mode that is entered.
 They have the meaning of their namesakes in `torch.cuda`.
@@ -204,7 +204,7 @@ def largest(run: Callable[[int], object], values: range, *, gpu: str | None = No
     ...     model = torch.nn.Linear(8192, 8192, device="cuda")
     ...     model(torch.zeros(batch, 8192, device="cuda")).sum().backward()
     >>> memory.largest(train, range(1000, 100_000, 1000), total_memory=4 << 30)
-    50000
+    33000
     >>> memory.largest(train, range(1000, 100_000, 1000), gpu="T4")
     99000
     """

@@ -64,7 +64,7 @@ TEST(Outcome, IsAppliedWithWhatItsKernelTakesOnTheSide) {
   EXPECT_FALSE(has_effects(outcome));
   outcome.allocations = {{kCuda0, 512}, {kCuda0, 1024}};
   EXPECT_TRUE(has_effects(outcome));
-  apply(outcome, {}, mode.state());
+  announce_and_apply(outcome, {}, mode.state());
   EXPECT_EQ(total->allocated, 1536);
   EXPECT_EQ(total->freed, 1536);
 }

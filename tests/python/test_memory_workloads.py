@@ -32,7 +32,21 @@ H200 = OTHERS["total_memory"]
 
 #: How far the peak of allocated bytes may be off, in percent, where it is more than 1: cuDNN's workspaces for recurrent
 #: networks and transposed convolutions are larger than the model says.
-WORSE = {"lstm_language_model": 3.7, "gru_bidirectional": 6.1, "adversarial": 4.8, "lstm_other": 2.8}
+WORSE = {"lstm_language_model": 3.7, "gru_bidirectional": 4.0, "adversarial": 4.8, "lstm_other": 2.8}
+
+#: The same of reserved bytes, where it is more than 3.
+RESERVED_WORSE = {
+    "relative_bias_bf16": 3.9,
+    "resnet_sgd": 7.6,
+    "diffusion_unet": 3.4,
+    "lstm_language_model": 3.7,
+    "gru_bidirectional": 6.1,
+    "experts": 4.3,
+    "audio_convolutions": 16.1,
+    "narrow_decoder": 3.5,
+    "resnet_half_inference": 22.3,
+    "blocks_inference": 9.3,
+}
 
 
 class Figures(NamedTuple):
@@ -59,23 +73,25 @@ def figures_of(workload: Callable[[Callable[[str], None]], None]) -> dict[str, F
     return found
 
 
-def peak_error(name: str, workload: Callable[..., None], recorded: dict[str, Any]) -> float:
-    """How far the highest peak of a phase is off, in percent."""
+def check(name: str, workload: Callable[..., None], recorded: dict[str, Any]) -> None:
+    """How far the highest peak of a phase is off, and the highest reserved bytes."""
     wanted = {label: Figures(*figures) for label, *figures in recorded[name]["phases"]}
     found = figures_of(workload)
     assert list(found) == list(wanted)
-    highest = max(figures.peak for figures in wanted.values())
-    return 100 * (max(figures.peak for figures in found.values()) - highest) / highest
+    for part, limit in (("peak", WORSE.get(name, 1.0)), ("reserved_peak", RESERVED_WORSE.get(name, 3.0))):
+        highest = max(getattr(figures, part) for figures in wanted.values())
+        most = max(getattr(figures, part) for figures in found.values())
+        assert abs(100 * (most - highest) / highest) <= limit, part
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_peak_is_that_of_the_real_card(name: str) -> None:
-    assert abs(peak_error(name, WORKLOADS[name], RECORDED["workloads"])) <= WORSE.get(name, 1.0)
+def test_peak_and_reserved_bytes_are_those_of_the_real_card(name: str) -> None:
+    check(name, WORKLOADS[name], RECORDED["workloads"])
 
 
 @pytest.mark.parametrize("name", HELD_OUT)
-def test_the_peak_of_a_workload_that_the_model_was_not_made_on_is_near(name: str) -> None:
-    assert abs(peak_error(name, HELD_OUT[name], OTHERS["workloads"])) <= WORSE.get(name, 1.0)
+def test_peak_and_reserved_bytes_of_a_workload_that_the_model_was_not_made_on_are_near(name: str) -> None:
+    check(name, HELD_OUT[name], OTHERS["workloads"])
 
 
 def test_batch_sizes_that_just_fit_are_told_from_those_that_do_not() -> None:

@@ -354,8 +354,9 @@ at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tens
   }
 }
 
-void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
-  announce_allocations(outcome.allocations, mode);
+namespace {
+
+void apply_changes(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
   resize_storages(outcome, tensors);
   for (const InputChange& change : outcome.changes) {
     FakeTensorImpl& tensor = *tensors[change.input].fake;
@@ -369,15 +370,24 @@ void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModeP
   }
 }
 
+}  // namespace
+
+void announce_and_apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode) {
+  announce_allocations(outcome.allocations, {}, mode);
+  apply_changes(outcome, tensors);
+}
+
 void replay(const Call& call, const Outcome& outcome, const ModePtr& mode) {
   if (C10_UNLIKELY(outcome.error != nullptr)) {
     throw_again(*outcome.error);
   }
+  const OrderedOutputs ordered(outcome.allocations, mode);
   if (C10_LIKELY(outcome.is_one_tensor)) {
-    at::Tensor output = make_output(outcome.outputs.front(), call.tensors(), mode);
-    apply(outcome, call.tensors(), mode);
+    c10::IValue output = make_output(outcome.outputs.front(), call.tensors(), mode);
+    announce_allocations(outcome.allocations, output, mode);
+    apply_changes(outcome, call.tensors());
     torch::jit::drop(*call.stack, call.num_args());
-    call.stack->emplace_back(std::move(output));
+    call.stack->push_back(std::move(output));
     return;
   }
   c10::SmallVector<c10::IValue, 4> outputs;
@@ -396,7 +406,8 @@ void replay(const Call& call, const Outcome& outcome, const ModePtr& mode) {
       outputs.emplace_back(make_output(*recipe++, call.tensors(), mode));
     }
   }
-  apply(outcome, call.tensors(), mode);
+  announce_allocations(outcome.allocations, outputs, mode);
+  apply_changes(outcome, call.tensors());
   torch::jit::drop(*call.stack, call.num_args());
   for (c10::IValue& output : outputs) {
     call.stack->push_back(std::move(output));

@@ -37,10 +37,14 @@ struct InputChange {
   bool operator==(const InputChange& other) const = default;
 };
 
-// Memory that the kernel takes and gives back before it returns.
+// A step of how a kernel allocates: memory that it takes and gives back before it returns, and its outputs in between.
 struct SideAllocation {
+  enum class Kind : uint8_t { kTake, kGiveBack, kOutput };
+
   c10::Device device{c10::kCPU};
   size_t nbytes = 0;
+  Kind kind = Kind::kTake;
+  uint32_t number = 0;  // kGiveBack: of a step that takes. kOutput: of an output, counting the tensors of lists
 
   bool operator==(const SideAllocation& other) const = default;
 };
@@ -120,13 +124,14 @@ CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
 // Makes an output that is a tensor; `tensors` are those of the call. In this order: the outputs, then the rest.
 at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
 
-// Whether `apply` has anything to do.
+// Whether `announce_and_apply` has anything to do.
 inline bool has_effects(const Outcome& outcome) {
   return !outcome.changes.empty() || !outcome.allocations.empty();
 }
 
-// Announces allocations and applies changes. Throws what the mode's observer throws, having changed nothing.
-void apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
+// Announces allocations, which name no outputs, and applies changes. Throws what the mode's observer throws, having
+// changed nothing.
+void announce_and_apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
 
 // Replaces the arguments on the stack by what the outcome says. Throws the outcome's error.
 void replay(const Call& call, const Outcome& outcome, const ModePtr& mode);

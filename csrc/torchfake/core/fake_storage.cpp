@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <torchfake/core/compat.h>
+#include <torchfake/core/deferred_allocations.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/recycled.h>
 #include <torchfake/core/storage_counts.h>
@@ -124,10 +125,15 @@ void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<
       fake->count_in(nullptr);
     }
     StorageContext* context = ensure_context(storage, device);
-    if (!context->observer) {
-      observer->on_alloc(allocation_of(context, device, context->nbytes));
-      context->observer = observer;
+    if (context->observer) {
+      return;
     }
+    if (DeferredAllocations* deferred = DeferredAllocations::current()) {
+      deferred->add(context, observer);
+      return;
+    }
+    observer->on_alloc(allocation_of(context, device, context->nbytes));
+    context->observer = observer;
   }
 }
 
@@ -169,6 +175,8 @@ StorageContext::~StorageContext() {
   g_bytes_in_use -= counted;
   if (observer) {
     observer->on_free(this, device(), nbytes);
+  } else if (DeferredAllocations* deferred = DeferredAllocations::current()) {
+    deferred->forget(this);
   }
   // A storage that lives on, because somebody gave it another DataPtr, must not ask this one for memory.
   if (c10::raw::intrusive_ptr::use_count(storage) > 0 && storage->allocator() == this) {

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 namespace torchfake {
 
@@ -27,8 +28,8 @@ namespace {
       false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
 }
 
-// The guard of a device type that fakes claim. It keeps a current device per thread and makes no streams but the default
-// one. Where the device is there, real tensors get its own guard: outside the mode, for an index that exists.
+// The guard of a device type that fakes claim. It keeps a current device and current streams per thread, whose work
+// is done at once. Where the device is there, real tensors get its own guard: outside the mode, for an index that exists.
 // See Note [Absent devices].
 class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -67,7 +68,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   c10::Stream getStream(c10::Device device) const override {
-    return is_real(device) ? real_->getStream(device) : default_stream(device);
+    return is_real(device) ? real_->getStream(device) : current_stream(device);
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return is_real(device) ? real_->getDefaultStream(device) : default_stream(device);
@@ -77,17 +78,22 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
       return real_->getNewStream(device, priority);
     }
     require_claim();
-    return default_stream(device);
+    return new_stream(device);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
     if (is_real(device)) {
       return real_->getStreamFromGlobalPool(device, is_high_priority);
     }
     require_claim();
-    return default_stream(device);
+    return new_stream(device);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
-    return is_real(stream.device()) ? real_->exchangeStream(stream) : default_stream(stream.device());
+    if (is_real(stream.device())) {
+      return real_->exchangeStream(stream);
+    }
+    const c10::Stream before = current_stream(stream.device());
+    stream_of(stream.device()) = stream.id();
+    return before;
   }
   // In the mode as many as have been claimed: autograd keeps a stream for each, and finds it by index.
   c10::DeviceIndex deviceCount() const noexcept override {
@@ -179,6 +185,34 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   static c10::Stream default_stream(c10::Device device) {
     return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  // A stream of a claimed device is a number; work on it is done at once. The number says from which of the allocator's
+  // pools the thread takes memory.
+  static c10::Stream new_stream(c10::Device device) {
+    static std::atomic<c10::StreamId> count{0};
+    return c10::Stream(c10::Stream::UNSAFE, device, ++count);
+  }
+  c10::Stream current_stream(c10::Device device) const {
+    const std::vector<c10::StreamId>& streams = streams_of_thread();
+    const size_t place = place_of(device);
+    return c10::Stream(c10::Stream::UNSAFE, device, place < streams.size() ? streams[place] : 0);
+  }
+  c10::StreamId& stream_of(c10::Device device) const {
+    std::vector<c10::StreamId>& streams = streams_of_thread();
+    const size_t place = place_of(device);
+    if (place >= streams.size()) {
+      streams.resize(place + 1);
+    }
+    return streams[place];
+  }
+  // By type and index; empty on a thread that has made no stream current. Not an array: little room is left for those.
+  static std::vector<c10::StreamId>& streams_of_thread() {
+    static thread_local std::vector<c10::StreamId> streams;
+    return streams;
+  }
+  size_t place_of(c10::Device device) const {
+    const c10::DeviceIndex index = device.has_index() ? device.index() : current();
+    return static_cast<size_t>(type_) * (size_t{1} << (8 * sizeof(c10::DeviceIndex))) + static_cast<uint8_t>(index);
   }
   c10::DeviceIndex& current() const {
     static thread_local std::array<c10::DeviceIndex, c10::COMPILE_TIME_MAX_DEVICE_TYPES> current{};

@@ -147,7 +147,7 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
-// What the kernel of an accelerator takes beside its outputs, asked before the arguments are gone.
+// How the kernel of an accelerator allocates, asked before the arguments are gone.
 std::vector<SideAllocation> side_allocations(const Call& call) {
   if (call.tensors().empty() || call.tensors().front().fake == nullptr) {
     return {};
@@ -156,17 +156,25 @@ std::vector<SideAllocation> side_allocations(const Call& call) {
   if (!device.is_cuda()) {
     return {};
   }
-  const memory::TemporariesOf temporaries = memory::operator_memory(call.traits.qualified_name()).temporaries;
-  if (temporaries == nullptr) {
+  const memory::RequestsOf requests_of = memory::operator_memory(call.traits.qualified_name()).requests;
+  if (requests_of == nullptr) {
     return {};
   }
-  c10::SmallVector<size_t, 8> sizes;
-  temporaries(call, sizes);
+  memory::Requests requests;
+  requests_of(call, requests);
   std::vector<SideAllocation> found;
-  for (const size_t nbytes : sizes) {
-    found.push_back({device, nbytes});
+  for (const memory::Requests::Step& step : requests.steps()) {
+    const size_t nbytes = step.kind == memory::Requests::Step::Kind::kTake ? step.nbytes : 0;
+    found.push_back({device, nbytes, static_cast<SideAllocation::Kind>(step.kind), step.number});
   }
   return found;
+}
+
+// The values that a call has returned, which are all that its stack holds of it.
+c10::ArrayRef<c10::IValue> returned(const Call& call) {
+  const size_t count = call.op.schema().returns().size();
+  const torch::jit::Stack& stack = *call.stack;
+  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count);
 }
 
 bool all_empty(const Call& call) {
@@ -204,8 +212,9 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
     }
   };
   try {
+    const OrderedOutputs ordered(allocations, mode);
     device = run(call, values, mode);
-    announce_allocations(allocations, mode);
+    announce_allocations(allocations, returned(call), mode);
     complete_key();
     Bypass reason = context.is_unkeyed ? Bypass::kDataDependent : Bypass::kNone;
     CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
@@ -238,8 +247,9 @@ c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePt
   // What a call around this one learns from it, its key does not contain either.
   context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
   const std::vector<SideAllocation> allocations = side_allocations(call);
+  const OrderedOutputs ordered(allocations, mode);
   const c10::Device device = run(call, values, mode);
-  announce_allocations(allocations, mode);
+  announce_allocations(allocations, returned(call), mode);
   return device;
 }
 

@@ -4,6 +4,7 @@
 #include <c10/core/UndefinedTensorImpl.h>
 
 #include <torchfake/cache/shape_cache.h>
+#include <torchfake/cache/side_allocations.h>
 #include <torchfake/core/activation.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/known_values.h>
@@ -263,6 +264,10 @@ const CacheEntry* UnboxedCall::find() {
   if (entry == nullptr || entry->error != nullptr) {
     return nullptr;
   }
+  if (C10_UNLIKELY(!entry->allocations.empty()) && (*mode_)->options.storage_observer != nullptr &&
+      name_outputs(entry->allocations)) {
+    return nullptr;  // see Note [Order of allocations]
+  }
   if (C10_UNLIKELY(values_follow(*entry))) {
     const c10::StorageImpl* constant = entry->constant.load(std::memory_order_acquire);
     const bool fits = constant != nullptr &&
@@ -310,7 +315,7 @@ std::vector<at::Tensor> UnboxedCall::next_list(const CacheEntry& entry) {
 void UnboxedCall::finish(const CacheEntry& entry) {
   if (has_effects(entry)) {
     const AllocatingOperator op(traits_.name);
-    apply(entry, tensors_, *mode_);
+    announce_and_apply(entry, tensors_, *mode_);
   }
   if (C10_UNLIKELY(gives_constant_ && traits_.values == ValueSource::kOverwrite)) {
     overwrite_with_constant(*tensors_.front().fake, *entry.constant.load(std::memory_order_acquire));

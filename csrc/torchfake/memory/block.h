@@ -74,7 +74,10 @@ struct BlockPool {
   BlockPool(bool small, bool prefers_older, PrivatePool* owner_pool)
       : free(BySize{prefers_older}), is_small(small), owner(owner_pool) {}
 
-  std::set<Block*, BySize> free;
+  using Free = std::set<Block*, BySize>;
+
+  Free free;
+  Free::node_type spare_node;
   std::set<Block*, ByAddress> unmapped;
   const bool is_small;
   PrivatePool* const owner;  // null for the default pools
@@ -82,7 +85,16 @@ struct BlockPool {
 
   void insert(Block* block) {
     block->age_base = searches;
-    free.insert(block);
+    if (spare_node.empty()) {
+      free.insert(block);
+    } else {
+      spare_node.value() = block;
+      free.insert(std::move(spare_node));
+    }
+  }
+  // A block that is taken is mostly split, and its rest inserted: with the same node.
+  void take(Free::iterator at) {
+    spare_node = free.extract(at);
   }
   int64_t age(const Block* block) const {
     return searches - block->age_base;

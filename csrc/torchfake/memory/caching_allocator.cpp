@@ -93,50 +93,21 @@ CachingAllocator::CachingAllocator(AllocatorConfig config, DeviceMemory& memory,
   }
 }
 
-CachingAllocator::~CachingAllocator() {
-  // By list: of each segment the blocks are chained, and some block of it is free, in use or unmapped.
-  std::set<Block*> heads;
-  for_each_block([&](Block* block) {
-    while (block->prev != nullptr) {
-      block = block->prev;
-    }
-    heads.insert(block);
-  });
-  for (Block* head : heads) {
-    while (head != nullptr) {
-      delete std::exchange(head, head->next);
-    }
-  }
-  for (Block* block : spare_) {
-    delete block;
-  }
-}
+CachingAllocator::~CachingAllocator() = default;
 
 template <typename F>
 void CachingAllocator::for_each_block(F&& f) const {
-  const auto of_pool = [&](const BlockPool& pool) {
-    for (Block* block : pool.free) {
-      f(block);
+  for (const std::unique_ptr<Block>& block : blocks_) {
+    if (block->pool != nullptr) {
+      f(block.get());
     }
-    for (Block* block : pool.unmapped) {
-      f(block);
-    }
-  };
-  of_pool(*small_);
-  of_pool(*large_);
-  for (const auto& [id, pool] : private_pools_) {
-    of_pool(pool->small);
-    of_pool(pool->large);
-  }
-  for (Block* block : in_use_) {
-    f(block);
   }
 }
 
 Block* CachingAllocator::new_block(const Block& like) {
   Block* block = nullptr;
   if (spare_.empty()) {
-    block = new Block;
+    block = blocks_.emplace_back(std::make_unique<Block>()).get();
   } else {
     block = spare_.back();
     spare_.pop_back();
@@ -150,6 +121,7 @@ Block* CachingAllocator::new_block(const Block& like) {
 }
 
 void CachingAllocator::delete_block(Block* block) {
+  block->pool = nullptr;
   spare_.push_back(block);
 }
 
@@ -270,7 +242,7 @@ Block* CachingAllocator::find_free(Request& request) {
   if (is_oversized && block->size >= request.size + config_.max_non_split_rounding_size) {
     return nullptr;
   }
-  pool.free.erase(found);
+  pool.take(found);
   return block;
 }
 
@@ -341,7 +313,6 @@ Block* CachingAllocator::hand_out(const Request& request, Block* block) {
   }
   block->is_allocated = true;
   block->requested_size = request.requested;
-  in_use_.insert(block);
   trace(Action::kAlloc, *block, block->address, block->requested_size);
   stats_.allocation.increase(pool.is_small, 1);
   stats_.allocated_bytes.increase(pool.is_small, block->size);
@@ -514,7 +485,6 @@ void CachingAllocator::take_back(Block* block) {
   trace(Action::kFreeCompleted, *block, block->address, block->requested_size);
   const size_t size = block->size;
   const size_t requested = block->requested_size;
-  in_use_.erase(block);
   int64_t blocks = 0;
   int64_t bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
@@ -551,7 +521,7 @@ size_t CachingAllocator::merge(Block* block, Block* neighbour) {
   // Before its neighbours change: the sets are ordered by what changes.
   BlockPool& pool = *block->pool;
   if (neighbour->is_mapped) {
-    pool.free.erase(neighbour);
+    pool.take(pool.free.find(neighbour));
   } else {
     pool.unmapped.erase(neighbour);
   }

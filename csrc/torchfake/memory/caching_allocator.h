@@ -3,7 +3,6 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
-#include <c10/util/flat_hash_map.h>
 
 #include <torchfake/memory/allocator_config.h>
 #include <torchfake/memory/allocator_stats.h>
@@ -179,8 +178,8 @@ class CachingAllocator {
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   std::vector<std::pair<c10::StreamId, Block*>> events_;  // in the order in which they were recorded
   std::vector<Block*> deferred_;  // freed while a graph is captured
-  std::vector<Block*> spare_;  // deleted blocks, to be used again
-  ska::flat_hash_set<Block*> in_use_;  // neither free nor unmapped
+  std::vector<std::unique_ptr<Block>> blocks_;  // all there are, and have been
+  std::vector<Block*> spare_;  // deleted blocks, which have no pool, to be used again
   std::function<void(const TraceEntry&)> trace_;
 };
 

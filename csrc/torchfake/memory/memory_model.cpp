@@ -48,9 +48,10 @@ struct MemoryModel::Device {
   c10::Device device;
   CardMemory memory;
   CachingAllocator allocator;
+  std::shared_ptr<History> history;  // outlives the recording
   // By library, whether it is a backward pass, and stream.
   std::map<std::tuple<Workspace, bool, c10::StreamId>, Entry> workspaces;
-  std::vector<Entry> temporaries;  // of the call that runs
+  std::vector<std::pair<size_t, Entry>> temporaries;  // of the calls that run, by the bytes that were asked for
 };
 
 MemoryModel::MemoryModel(Card card, AllocatorConfig config) : card_(card), config_(std::move(config)) {}
@@ -64,7 +65,62 @@ MemoryModel::Device& MemoryModel::device_of(c10::Device device) {
       return *known;
     }
   }
-  return *devices_.emplace_back(std::make_unique<Device>(which, card_, config_));
+  Device& made = *devices_.emplace_back(std::make_unique<Device>(which, card_, config_));
+  attach_history(made);
+  return made;
+}
+
+std::vector<c10::Device> MemoryModel::devices() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<c10::Device> found;
+  for (const auto& device : devices_) {
+    found.push_back(device->device);
+  }
+  std::sort(found.begin(), found.end(), [](c10::Device a, c10::Device b) { return a.index() < b.index(); });
+  return found;
+}
+
+void MemoryModel::set_config(std::string_view text) {
+  const std::lock_guard lock(mutex_);
+  AllocatorConfig config = parse_allocator_config(text);
+  config.release = config_.release;
+  config_ = std::move(config);
+  for (const auto& device : devices_) {
+    device->allocator.set_config(config_);
+  }
+}
+
+// ---- History
+
+void MemoryModel::attach_history(Device& device) {
+  if (history_ == nullptr) {
+    device.allocator.set_trace(nullptr);
+    return;
+  }
+  device.history = std::make_shared<History>(*history_);
+  device.allocator.set_trace([history = device.history](const TraceEntry& entry) { history->record(entry); });
+}
+
+void MemoryModel::set_history(std::optional<HistoryOptions> options, bool clear) {
+  const std::lock_guard lock(mutex_);
+  history_ = options ? std::make_shared<const HistoryOptions>(std::move(*options)) : nullptr;
+  has_history_.store(history_ != nullptr, std::memory_order_release);
+  for (const auto& device : devices_) {
+    attach_history(*device);
+    if (clear && history_ == nullptr) {
+      device->history = nullptr;
+    }
+  }
+}
+
+void MemoryModel::with_history(c10::Device device, const std::function<void(const History*)>& f) {
+  const std::lock_guard lock(mutex_);
+  f(device_of(device).history.get());
+}
+
+std::function<StackPtr()> MemoryModel::gatherer() const {
+  const std::lock_guard lock(mutex_);
+  return history_ == nullptr || history_->stacks == HistoryOptions::Stacks::kNone ? nullptr : history_->gather;
 }
 
 CachingAllocator& MemoryModel::allocator(c10::Device device) {
@@ -172,6 +228,10 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
     return;
   }
   note_line();
+  std::optional<GatheredStack> stack;
+  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
+    stack.emplace(gatherer());
+  }
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes) : 0;
@@ -181,7 +241,7 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
   Device& device = device_of(allocation.device);
   const Entry entry = take(device, allocation, owner_of(allocation));
   if (allocation.id == nullptr) {
-    device.temporaries.push_back(entry);
+    device.temporaries.emplace_back(allocation.nbytes, entry);
     return;
   }
   try {
@@ -198,6 +258,10 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
 // As PyTorch does: the new memory first, then the copy, then the old one goes.
 void MemoryModel::on_resize(const Allocation& allocation, size_t old_nbytes) {
   note_line();
+  std::optional<GatheredStack> stack;
+  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
+    stack.emplace(gatherer());
+  }
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes - old_nbytes) : 0;
@@ -221,16 +285,22 @@ void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noe
   if (nbytes == 0) {
     return;
   }
+  std::optional<GatheredStack> stack;
+  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
+    stack.emplace(gatherer());
+  }
   const std::lock_guard lock(mutex_);
   if (device.is_cpu() || device.is_meta()) {
     host_.current -= device.is_cpu() ? static_cast<int64_t>(nbytes) : 0;
     return;
   }
   if (id == nullptr) {
-    std::vector<Entry>& temporaries = device_of(device).temporaries;
-    if (!temporaries.empty()) {
-      give_back(temporaries.front());
-      temporaries.erase(temporaries.begin());
+    auto& temporaries = device_of(device).temporaries;
+    const auto found = std::find_if(
+        temporaries.rbegin(), temporaries.rend(), [&](const auto& temporary) { return temporary.first == nbytes; });
+    if (found != temporaries.rend()) {
+      give_back(found->second);
+      temporaries.erase(std::prev(found.base()));
     }
     return;
   }

@@ -5,6 +5,7 @@
 
 #include <torchfake/core/allocation.h>
 #include <torchfake/memory/caching_allocator.h>
+#include <torchfake/memory/history.h>
 #include <torchfake/memory/ledger.h>
 #include <torchfake/memory/operator_memory.h>
 
@@ -47,6 +48,16 @@ class MemoryModel final : public StorageObserver {
   void clear_workspaces();
 
   CachingAllocator& allocator(c10::Device device);
+  // That of each device which has had memory, by index.
+  std::vector<c10::Device> devices() const;
+  // Options for what is allocated from now on, on all devices. Throws c10::ValueError as PyTorch does.
+  void set_config(std::string_view text);
+
+  // Records events from now on; nothing ends it, and what was recorded stays until the next begin or `clear`.
+  void set_history(std::optional<HistoryOptions> options, bool clear);
+  // Calls `f` with the history of a device, or null, under the lock of its allocator. `f` must not call the model.
+  void with_history(c10::Device device, const std::function<void(const History*)>& f);
+
   // Free and total bytes, as cudaMemGetInfo says.
   std::pair<size_t, size_t> memory_info(c10::Device device);
   HostBytes host_bytes() const;
@@ -73,10 +84,12 @@ class MemoryModel final : public StorageObserver {
   void note_line() const;
   void take_workspaces(Device& device, const Allocation& allocation);
   size_t blas_workspace_bytes() const;
+  void attach_history(Device& device);
+  std::function<StackPtr()> gatherer() const;
   static Owner owner_of(const Allocation& allocation);
 
   const Card card_;
-  const AllocatorConfig config_;
+  AllocatorConfig config_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Device>> devices_;
   ska::flat_hash_map<const void*, Entry> entries_;
@@ -84,6 +97,8 @@ class MemoryModel final : public StorageObserver {
   HostBytes host_;
   std::shared_ptr<Ledger> ledger_;
   std::atomic<const LineSource*> line_source_{nullptr};  // of the ledger, for the time before the lock is taken
+  std::shared_ptr<const HistoryOptions> history_;  // while events are recorded
+  std::atomic<bool> has_history_{false};
   int last_backward_ = -1;
 };
 

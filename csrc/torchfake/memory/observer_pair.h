@@ -1,7 +1,7 @@
 // Two observers of one mode: a model of memory beside what counted before it.
 #pragma once
 
-#include <torchfake/core/allocation.h>
+#include <torchfake/memory/memory_model.h>
 
 #include <memory>
 #include <utility>
@@ -38,5 +38,11 @@ class ObserverPair final : public StorageObserver {
   std::shared_ptr<StorageObserver> first_;
   std::shared_ptr<StorageObserver> second_;
 };
+
+// The model among what observes, or null.
+inline MemoryModel* model_among(StorageObserver* observer) {
+  const auto* pair = dynamic_cast<const ObserverPair*>(observer);
+  return dynamic_cast<MemoryModel*>(pair != nullptr ? pair->first().get() : observer);
+}
 
 }  // namespace torchfake::memory

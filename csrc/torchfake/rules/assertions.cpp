@@ -2,7 +2,9 @@
 // and word of the streams on which a tensor is used, which nobody waits for.
 #include <c10/core/DefaultDtype.h>
 
+#include <torchfake/core/fake_storage.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/memory/observer_pair.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -25,7 +27,17 @@ at::Tensor token(std::optional<c10::ScalarType> dtype) {
   return empty({}, dtype.value_or(KernelEnvironment::default_dtype()));
 }
 
-void record_stream(at::Tensor& /*self*/, c10::Stream /*stream*/) {}
+// Only the allocator minds: it does not hand the block out again before the stream is done.
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  c10::StorageImpl* storage = storage_of(*self.unsafeGetTensorImpl());
+  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
+  if (context == nullptr || context->observer == nullptr) {
+    return;
+  }
+  if (memory::MemoryModel* model = memory::model_among(context->observer.get())) {
+    model->record_stream(context, stream.id());
+  }
+}
 
 }  // namespace
 
