@@ -158,7 +158,8 @@ def deepcopy(original: Callable[..., Tensor], self: Tensor, memo: dict[Any, Any]
         return torch.overrides.handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)  # type: ignore[no-any-return]
     with torch.no_grad():
         plain = self.detach().as_subclass(Tensor)
-        result = plain.clone() if is_sparse_any(plain) else _copy_with_storage(plain, memo)
+        is_other = is_sparse_any(plain) or plain.is_quantized
+        result = plain.clone() if is_other else _copy_with_storage(plain, memo)
     if type(self) is not Tensor:
         result = result.as_subclass(type(self))
     memo[id(self)] = result.requires_grad_(self.requires_grad)

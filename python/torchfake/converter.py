@@ -91,7 +91,8 @@ class FakeTensorConverter:
             )
         if t.layout is _MKLDNN:
             raise UnsupportedFakeTensorException(
-                "from_tensor: MKL-DNN tensors cannot be faked; strided and sparse ones can. Convert it with to_dense()."
+                "from_tensor: MKL-DNN tensors cannot be faked; strided, sparse and quantized ones can. Convert it with "
+                "to_dense()."
             )
         state = fake_mode._state
         if make_constant and is_plain(t):

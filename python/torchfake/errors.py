@@ -83,7 +83,7 @@ class UnsupportedOperatorException(FakeTensorError):
 
 
 class UnsupportedFakeTensorException(FakeTensorError):
-    """A tensor that cannot be faked: sparse, nested, quantized."""
+    """A tensor that cannot be faked: nested, MKL-DNN."""
 
 
 class DeviceMismatchError(FakeTensorError):

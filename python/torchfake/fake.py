@@ -207,7 +207,7 @@ def to_fake(tensor: Tensor | nn.Module, device: torch.device | str | None = None
     and buffer; the module itself stays real.
 
     Raises:
-        UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
+        UnsupportedFakeTensorException: `tensor` is nested or in a layout of MKL-DNN.
 
     >>> import torch
     >>> from torchfake import to_fake

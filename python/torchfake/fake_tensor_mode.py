@@ -260,7 +260,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             source: Where the tensor comes from; sizes name it as their source.
 
         Raises:
-            UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
+            UnsupportedFakeTensorException: `tensor` is nested or in a layout of MKL-DNN.
             DynamicShapesError: Symbols were asked for, and the mode has no `shape_env`, or the tensor is a view or a
                 wrapper, or was converted before.
             ValueError: One name for two sizes; a context together with `dynamic` or `static_shapes=True`, or for

@@ -213,7 +213,6 @@ def test_wrappers_of_transforms_are_converted_inside() -> None:
 
 
 UNSUPPORTED: dict[str, Callable[[], Tensor]] = {
-    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
     "mkldnn": lambda: torch.ones(2).to_mkldnn(),
 }

@@ -46,12 +46,11 @@ FACTORIES: dict[str, Callable[..., Tensor]] = {
     "triu_indices": lambda **k: torch.triu_indices(3, 3, **k),
     "zeros": lambda **k: torch.zeros(2, 3, **k),
 }
-QUANTIZED = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
+#: What they make is shown by test_quantized_fakes.py.
+QUANTIZED = {"empty_quantized"}
 UNSUPPORTED: dict[str, Callable[..., Tensor]] = {
-    "empty_quantized": lambda **k: torch.empty_quantized((2,), QUANTIZED),
     "nested_tensor": lambda **k: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], **k),
     "to_mkldnn": lambda **k: torch.ones(2, **k).to_mkldnn(),
-    "quantize": lambda **k: torch.quantize_per_tensor(torch.ones(2, **k), 1.0, 0, torch.qint8),
 }
 #: What they make is shown by test_sparse_fakes.py.
 SPARSE: dict[str, Callable[..., Tensor]] = {
@@ -85,7 +84,7 @@ def indexed(device: str) -> torch.device:
 
 
 def test_every_factory_of_pytorch_is_covered() -> None:
-    covered = FACTORIES.keys() | SPARSE.keys() | UNSUPPORTED.keys()
+    covered = FACTORIES.keys() | SPARSE.keys() | QUANTIZED | UNSUPPORTED.keys()
     assert {function.__name__ for function in _device_constructors()} <= covered
 
 

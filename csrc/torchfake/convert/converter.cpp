@@ -131,8 +131,9 @@ at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
   if (is_sparse_layout(tensor.layout())) {
     return without_elements(tensor, mode);
   }
-  // A fake whose device has been set is no longer where its base is.
-  if (!tensor.is_inference() && tensor.is_view() && tensor.device() == tensor._base().device()) {
+  // A fake whose device has been set is no longer where its base is. Quantized tensors have no place in autograd.
+  if (!tensor.is_inference() && tensor.is_view() && !tensor.is_quantized() &&
+      tensor.device() == tensor._base().device()) {
     return as_view(tensor, mode);
   }
   at::Tensor fake = make_fake_of(tensor, mode, claimed_by(tensor, mode));

@@ -236,6 +236,102 @@ void FakeCompressedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorI
   refresh_numel();
 }
 
+// ---- Quantized
+
+FakeQuantizedImpl::FakeQuantizedImpl(
+    c10::Storage storage,
+    c10::DispatchKeySet key_set,
+    caffe2::TypeMeta dtype,
+    at::QuantizerPtr quantizer,
+    bool parameters_are_known,
+    c10::Device claimed_device,
+    ModePtr mode)
+    : at::QTensorImpl(
+          std::move(storage),
+          c10::DispatchKeySet(c10::DispatchKey::QuantizedMeta),
+          dtype,
+          std::move(quantizer)),
+      LayoutFake(claimed_device, std::move(mode)),
+      parameters_are_known_(parameters_are_known) {
+  key_set_ = key_set - c10::python_ks;
+  set_custom_device(true);
+}
+
+c10::Device FakeQuantizedImpl::device_custom() const {
+  return current_device();
+}
+
+const char* FakeQuantizedImpl::tensorimpl_type_name() const {
+  return "FakeQuantizedImpl";
+}
+
+void FakeQuantizedImpl::set_parameters(at::QuantizerPtr quantizer, bool are_known) {
+  set_quantizer_(std::move(quantizer));
+  parameters_are_known_ = are_known;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeQuantizedImpl::copy_and_detach(c10::VariableVersion version, bool allow_change)
+    const {
+  auto copy = c10::make_intrusive<FakeQuantizedImpl>(
+      c10::Storage(storage()), key_set_, data_type_, any_quantizer(), parameters_are_known_, claimed_device(), mode());
+  TensorImpl::copy_tensor_metadata(this, copy.get(), std::move(version), allow_change);
+  copy->refresh_numel();
+  copy->refresh_contiguous();
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeQuantizedImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version_counter,
+    bool allow_tensor_metadata_change) const {
+  return python_sees_detach(key_set_)
+      ? TensorImpl::shallow_copy_and_detach(version_counter, allow_tensor_metadata_change)
+      : copy_and_detach(version_counter, allow_tensor_metadata_change);
+}
+
+c10::intrusive_ptr<c10::TensorImpl> FakeQuantizedImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version_counter,
+    bool allow_tensor_metadata_change) const {
+  return python_sees_detach(key_set_)
+      ? TensorImpl::shallow_copy_and_detach(std::move(version_counter), allow_tensor_metadata_change)
+      : copy_and_detach(std::move(version_counter), allow_tensor_metadata_change);
+}
+
+void FakeQuantizedImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
+  const FakeQuantizedImpl* other = as_quantized_fake(impl.get());
+  if (other == nullptr) {
+    refuse_data();
+  }
+  at::QTensorImpl::shallow_copy_from(impl);
+  LayoutFake::operator=(*other);
+  parameters_are_known_ = other->parameters_are_known_;
+  set_custom_device(true);
+}
+
+FakeQuantizedImpl* as_quantized_fake(const c10::TensorImpl* impl) {
+  const bool is_one = impl->key_set().has(c10::DispatchKey::Fake) && typeid(*impl) == typeid(FakeQuantizedImpl);
+  return is_one ? static_cast<FakeQuantizedImpl*>(const_cast<c10::TensorImpl*>(impl)) : nullptr;
+}
+
+at::Tensor make_quantized_fake(
+    const c10::TensorImpl& like,
+    c10::Storage storage,
+    c10::ScalarType dtype,
+    at::QuantizerPtr quantizer,
+    bool parameters_are_known,
+    c10::Device device,
+    const ModePtr& mode) {
+  auto impl = c10::make_intrusive<FakeQuantizedImpl>(
+      std::move(storage),
+      keys_of(c10::kStrided, device, dtype),
+      c10::scalarTypeToTypeMeta(dtype),
+      std::move(quantizer),
+      parameters_are_known,
+      device,
+      mode);
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
 // ---- All
 
 LayoutFake* as_layout_fake(const c10::TensorImpl* impl) {
@@ -245,6 +341,9 @@ LayoutFake* as_layout_fake(const c10::TensorImpl* impl) {
   auto* tensor = const_cast<c10::TensorImpl*>(impl);
   if (typeid(*impl) == typeid(FakeSparseImpl)) {
     return static_cast<FakeSparseImpl*>(tensor);
+  }
+  if (typeid(*impl) == typeid(FakeQuantizedImpl)) {
+    return static_cast<FakeQuantizedImpl*>(tensor);
   }
   return typeid(*impl) == typeid(FakeCompressedImpl) ? static_cast<FakeCompressedImpl*>(tensor) : nullptr;
 }

@@ -1,9 +1,10 @@
-// Fakes of other layouts than strided: sparse tensors whose indices and values are fakes.
+// Fakes of other layouts than strided: sparse tensors whose indices and values are fakes, and quantized ones.
 #pragma once
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/quantized/QTensorImpl.h>
 
 #include <torchfake/core/fake_mode.h>
 
@@ -102,6 +103,63 @@ class FakeCompressedImpl final : public at::SparseCsrTensorImpl, public LayoutFa
   const char* tensorimpl_type_name() const override;
   c10::intrusive_ptr<c10::TensorImpl> copy_and_detach(c10::VariableVersion version, bool allow_change) const;
 };
+
+// Quantized: strided like any tensor, over a storage of a fake, with a quantizer beside it. That of one whose parameters (scale
+// and zero point) would follow from unknown values has some in their place.
+class FakeQuantizedImpl final : public at::QTensorImpl, public LayoutFake {
+ public:
+  FakeQuantizedImpl(
+      c10::Storage storage,
+      c10::DispatchKeySet key_set,
+      caffe2::TypeMeta dtype,
+      at::QuantizerPtr quantizer,
+      bool parameters_are_known,
+      c10::Device claimed_device,
+      ModePtr mode);
+
+  bool parameters_are_known() const noexcept {
+    return parameters_are_known_;
+  }
+  at::QuantizerPtr any_quantizer() const {
+    return const_cast<FakeQuantizedImpl*>(this)->quantizer();
+  }
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version_counter,
+      bool allow_tensor_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version_counter,
+      bool allow_tensor_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+
+  // What an operator in place does.
+  void set_parameters(at::QuantizerPtr quantizer, bool are_known);
+
+ protected:
+  c10::Device device_custom() const override;
+
+ private:
+  const char* tensorimpl_type_name() const override;
+  c10::intrusive_ptr<c10::TensorImpl> copy_and_detach(c10::VariableVersion version, bool allow_change) const;
+
+  bool parameters_are_known_;
+};
+
+// The quantized fake behind a tensor, or null.
+FakeQuantizedImpl* as_quantized_fake(const c10::TensorImpl* impl);
+inline FakeQuantizedImpl* as_quantized_fake(const at::TensorBase& tensor) {
+  return as_quantized_fake(tensor.unsafeGetTensorImpl());
+}
+
+// A quantized fake with the geometry of `like` over `storage`, that of a fake on `device`.
+at::Tensor make_quantized_fake(
+    const c10::TensorImpl& like,
+    c10::Storage storage,
+    c10::ScalarType dtype,
+    at::QuantizerPtr quantizer,
+    bool parameters_are_known,
+    c10::Device device,
+    const ModePtr& mode);
 
 // The fake of another layout behind a tensor, or null.
 LayoutFake* as_layout_fake(const c10::TensorImpl* impl);

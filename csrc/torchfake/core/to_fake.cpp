@@ -42,16 +42,13 @@ void check_convertible(const at::Tensor& tensor) {
     raise(
         ErrorKind::kUnsupportedFakeTensor,
         "to_fake",
-        std::string(what) + " tensors cannot be faked; strided and sparse ones can.");
+        std::string(what) + " tensors cannot be faked; strided, sparse and quantized ones can.");
   };
   if (tensor.layout() != c10::kStrided) {
     refuse(tensor.layout() == c10::kJagged || tensor.is_nested() ? "nested" : "such");
   }
   if (tensor.is_nested()) {
     refuse("nested");
-  }
-  if (tensor.is_quantized()) {
-    refuse("quantized");
   }
   if (!tensor.has_storage()) {
     refuse("storage-less");
@@ -134,6 +131,17 @@ at::Tensor make_fake_of(const at::Tensor& tensor, const ModePtr& mode, c10::Devi
           copy_values(real, made, device);
         }
       });
+  if (tensor.is_quantized()) {
+    const at::QuantizerPtr quantizer = at::get_qtensorimpl(tensor)->quantizer();
+    return make_quantized_fake(
+        *tensor.unsafeGetTensorImpl(),
+        storage,
+        tensor.scalar_type(),
+        quantizer,
+        /*parameters_are_known=*/true,
+        device,
+        mode);
+  }
   at::Tensor fake = make_fake(
       storage,
       key_set_for(device, tensor.scalar_type()),
@@ -161,6 +169,7 @@ at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<
 
 at::Tensor to_meta(const at::Tensor& fake) {
   check_convertible(fake);
+  TORCH_CHECK_NOT_IMPLEMENTED(!fake.is_quantized(), "a quantized fake has no meta tensor in its place");
   static auto* memo = new StorageMemo();
   const c10::Storage& source = fake.storage();
   const c10::Storage storage =

@@ -54,6 +54,12 @@ bool is_scalar_of_cpu(const TensorArg& tensor) {
           "; move one of them with .to()."));
 }
 
+bool has_quantized_fake(const Call& call) {
+  return std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) {
+    return tensor.fake == nullptr && as_quantized_fake(tensor.impl) != nullptr;
+  });
+}
+
 std::optional<c10::Layout> layout_argument(const Call& call) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     if (call.traits.args[i].kind == ArgKind::kLayout && call.arg(i).isInt()) {
@@ -139,6 +145,8 @@ at::Tensor plain_meta(const at::Tensor& fake) {
   if (as_fake(fake) != nullptr) {
     return to_meta(fake);
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      as_quantized_fake(fake) == nullptr, "a quantized fake cannot be used where the mode is kept out");
   std::vector<at::Tensor> members;
   for (const at::Tensor& member : members_of(fake)) {
     members.push_back(as_fake(member) != nullptr ? to_meta(member) : member);
@@ -194,10 +202,12 @@ void layout_call(Call& call, const ModePtr& of_argument) {
   const c10::Device device = common_device(call, *mode);
   const bool has_out =
       std::any_of(call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.is_out; });
-  if (facts != nullptr && facts->rule != nullptr && !has_out && facts->rule(call, device, mode)) {
+  const bool is_quantized = (facts != nullptr && facts->makes_quantized) || has_quantized_fake(call);
+  const LayoutRule rule = facts == nullptr ? nullptr : is_quantized ? facts->quantized : facts->rule;
+  if (rule != nullptr && !has_out && rule(call, device, mode)) {
     return;
   }
-  if (facts != nullptr && facts->is_composed) {
+  if (facts != nullptr && facts->is_composed && !is_quantized) {
     return composed_call(call, device, mode);
   }
   stand_in_call(call, device, mode);

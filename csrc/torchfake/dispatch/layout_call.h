@@ -35,10 +35,12 @@ void layout_call_kept_out(Call& call);
 // the results go to arguments (out=).
 using LayoutRule = bool (*)(Call& call, c10::Device device, const ModePtr& mode);
 
-// What is known of an operator for other layouts. Both may be missing.
+// What is known of an operator for other layouts. All may be missing.
 struct LayoutFacts {
   LayoutRule rule = nullptr;
   bool is_composed = false;  // PyTorch's sparse kernel does no more than call operators
+  LayoutRule quantized = nullptr;  // the rule of a call that takes or makes a quantized fake
+  bool makes_quantized = false;
 };
 
 // Null for an operator of which nothing is known. Set once, when the library is loaded.

@@ -25,7 +25,7 @@ void refuse_layout(const Call& call) {
   raise(
       ErrorKind::kUnsupportedFakeTensor,
       call.op_name(),
-      "nested, quantized and MKL-DNN tensors cannot be fake; strided and sparse ones can.");
+      "nested and MKL-DNN tensors cannot be fake; strided, sparse and quantized ones can.");
 }
 
 void check_kernels(const Call& call, c10::Device device) {

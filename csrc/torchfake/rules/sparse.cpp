@@ -17,6 +17,7 @@
 #include <torchfake/core/to_fake.h>
 #include <torchfake/dispatch/layout_call.h>
 #include <torchfake/rules/operator_table.h>
+#include <torchfake/rules/quantized.h>
 #include <torchfake/values/known_values.h>
 
 #include <mutex>
@@ -413,22 +414,30 @@ constexpr Row kRows[] = {
     {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {nullptr, false}},
 };
 
+// The facts of an operator stay where they are, in a table that only grows.
 const LayoutFacts* find_facts(const c10::OperatorHandle& op) {
   static std::mutex mutex;
-  static auto* found = new std::unordered_map<std::string, const LayoutFacts*>();
+  static auto* found = new std::unordered_map<std::string, std::optional<LayoutFacts>>();
   const c10::OperatorName& whole = op.operator_name();
   const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = found->emplace(c10::toString(whole), nullptr);
+  const auto [entry, is_new] = found->emplace(c10::toString(whole), std::nullopt);
   if (is_new) {
     const std::string_view name = whole.name;
     const std::string_view library = name.substr(0, name.find("::"));
     for (const Row& row : kRows) {
       if (names_operator(row.names, library, name.substr(library.size() + 2), whole.overload_name)) {
-        entry->second = &row.facts;
+        entry->second = row.facts;
+      }
+    }
+    for (const QuantizedRow& row : quantized_rules()) {
+      if (names_operator(row.names, library, name.substr(library.size() + 2), whole.overload_name)) {
+        entry->second = entry->second.value_or(LayoutFacts{});
+        entry->second->quantized = row.rule;
+        entry->second->makes_quantized = row.makes_quantized;
       }
     }
   }
-  return entry->second;
+  return entry->second ? &*entry->second : nullptr;
 }
 
 [[maybe_unused]] const bool g_is_set = (set_layout_facts_finder(&find_facts), true);
