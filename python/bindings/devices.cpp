@@ -11,6 +11,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/absent_devices.h>
+#include <torchfake/devices/absent_libraries.h>
 
 #include <limits>
 
@@ -153,6 +154,11 @@ void bind_devices(pybind11::module_& module) {
       pybind11::arg("type"),
       pybind11::arg("index"),
       pybind11::arg("number"));
+  // Loads a library of operators that was compiled for CUDA, beside a PyTorch that has none. Raises RuntimeError.
+  module.def(
+      "load_library_compiled_for_cuda",
+      [](const std::string& path) { load_library_compiled_for_cuda(path); },
+      pybind11::arg("path"));
   // Makes a device current that was before, whether the mode has it or not.
   module.def(
       "restore_device",

@@ -300,6 +300,22 @@ pybind11::object make_stand_in(pybind11::object original, pybind11::object funct
   return pybind11::reinterpret_steal<pybind11::object>(made);
 }
 
+// Sets an attribute of a type that is implemented in C, which refuses setattr(); removes it for None.
+void set_attribute_of_type(const pybind11::type& type, const pybind11::str& name, const pybind11::object& value) {
+  auto* object = reinterpret_cast<PyTypeObject*>(type.ptr());
+#if PY_VERSION_HEX >= 0x030c0000
+  const auto dict = pybind11::reinterpret_steal<pybind11::object>(PyType_GetDict(object));
+#else
+  const auto dict = pybind11::reinterpret_borrow<pybind11::object>(object->tp_dict);
+#endif
+  const int failed =
+      value.is_none() ? PyDict_DelItem(dict.ptr(), name.ptr()) : PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr());
+  if (failed != 0) {
+    throw pybind11::error_already_set();
+  }
+  PyType_Modified(object);
+}
+
 }  // namespace
 
 void bind_stand_in(pybind11::module_& module) {
@@ -312,6 +328,12 @@ void bind_stand_in(pybind11::module_& module) {
       .value("IN_MODE_OR_GIVEN_META_STORAGE", When::kInModeOrGivenMetaStorage)
       .value("ALWAYS", When::kAlways);
   module.def("stand_in", &make_stand_in, pybind11::arg("original"), pybind11::arg("function"), pybind11::arg("when"));
+  module.def(
+      "set_attribute_of_type",
+      &set_attribute_of_type,
+      pybind11::arg("type"),
+      pybind11::arg("name"),
+      pybind11::arg("value"));
 }
 
 }  // namespace torchfake

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from torchfake import _C
+from torchfake.errors import UnknownValuesError
 from torchfake.modes import current_mode, fake_mode
 
 # ---- Devices, generators, streams ------------------------------------------------------------------------------------
@@ -46,8 +47,31 @@ def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
     return _default_generator(device).get_state()
 
 
+def _is_left_out(new_state: torch.Tensor) -> bool:
+    """Whether a state cannot be restored, being that of a file read in the mode, and stand-ins answer: none is set."""
+    if not _C.is_fake(new_state) or _C.is_known(new_state):
+        return False
+    mode = current_mode()
+    if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
+        return False
+    mode.stand_ins.hear("set_rng_state", "goes on with the state that it has")
+    return True
+
+
 def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
-    _default_generator(device).set_state(new_state)
+    if not _is_left_out(new_state):
+        _default_generator(device).set_state(new_state)
+
+
+def set_rng_state(original: Callable[..., None], new_state: torch.Tensor) -> None:
+    """`torch.set_rng_state`, of the generator of the CPU, which reads the state from memory."""
+    if not _is_left_out(new_state):
+        known = _C.known_values_of(new_state, True) if _C.is_fake(new_state) else new_state
+        if known is None:
+            raise UnknownValuesError(
+                "torch.set_rng_state: the state is a fake whose values are not known.", "set_rng_state"
+            )
+        original(known)
 
 
 def _manual_seed(seed: int) -> None:

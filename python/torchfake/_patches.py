@@ -104,6 +104,9 @@ CONDITIONS = {
 }
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a type whose attributes Python may set
+
+
 @dataclass(frozen=True)
 class _Place:
     """Where a value is stored: an attribute of a module or class, an item of a mapping, or a cell of a closure."""
@@ -129,14 +132,21 @@ class _Place:
     def put(self, value: Any) -> None:
         if self.is_item:
             self.owner[self.key] = value
+        elif self._is_of_type_in_c():
+            _C.set_attribute_of_type(self.owner, self.key, value)
         else:
             setattr(self.owner, self.key, value)
 
     def drop(self) -> None:
         if self.is_item:
             del self.owner[self.key]
+        elif self._is_of_type_in_c():
+            _C.set_attribute_of_type(self.owner, self.key, None)
         else:
             delattr(self.owner, self.key)
+
+    def _is_of_type_in_c(self) -> bool:
+        return isinstance(self.owner, type) and not self.owner.__flags__ & _HEAP_TYPE
 
 
 def _place_of(target: str) -> _Place | None:

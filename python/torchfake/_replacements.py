@@ -63,6 +63,12 @@ _TENSORS = (
         for name, by in _tensors.FOR_FAKES.items()
     ),
     Patch(
+        "torch:FloatTensor.__class__.__instancecheck__",
+        _tensors.is_of_legacy_type,
+        When.GIVEN_FAKE,
+        "`isinstance(x, torch.ByteTensor)`: answers from the dispatch keys of a tensor.",
+    ),
+    Patch(
         "torch:Tensor.set_",
         _storages.set_,
         When.FAKES_EXIST,
@@ -389,6 +395,12 @@ _TRACING = (
         "The compiler uses its own fakes, so the mode is suspended.",
     ),
     Patch(
+        "torch._library.fake_impl:construct_meta_kernel",
+        _tracing.construct_meta_kernel,
+        When.IN_MODE,
+        "Under stand-ins a data-dependent size is the longest argument's: notes the arguments of a call.",
+    ),
+    Patch(
         "torch._library.fake_impl:set_ctx_getter",
         _tracing.set_ctx_getter,
         When.IN_MODE,
@@ -477,6 +489,12 @@ _DEVICES = (
         When.IN_MODE,
         "`torch.version.cuda` is that of the cards.",
         condition_in_words="`cuda` is read while the thread is in a mode with cards",
+    ),
+    Patch(
+        "torch.random:set_rng_state",
+        _devices.set_rng_state,
+        When.GIVEN_FAKE,
+        "Reads the state from memory.",
     ),
     Patch(
         "torch.amp.grad_scaler:GradScaler._maybe_opt_step",
@@ -700,6 +718,20 @@ _DISTRIBUTED = (
 )
 
 _LIBRARIES = (
+    Put(
+        "torch._C:_cuda_CUDAAllocator_AllocatorState",
+        _virtual_cards.allocator_state,
+        When.IN_MODE,
+        "PyTorch's compiler imports it where `torch.version.cuda` is set, as it is in a mode with cards.",
+        condition_in_words="only if this PyTorch has no CUDA",
+        optional=True,
+    ),
+    Patch(
+        "torch._ops:_Ops.load_library",
+        _virtual_cards.load_library,
+        When.IN_MODE,
+        "A library of operators that was compiled for CUDA does not load beside a PyTorch that has none.",
+    ),
     Patch(
         "transformers.generation.utils:GenerationMixin._beam_search_has_unfinished_sequences",
         _training.goes_on,

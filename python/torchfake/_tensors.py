@@ -400,3 +400,13 @@ def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
     if spec == "" and self.dim() == 0 and _C.is_plain_fake(self) and not _C.is_known(self):
         return str(self.item()) if _C.mode_of(self).has_stand_ins else repr(self)
     return original(self, spec)
+
+
+# ---- Legacy types ----------------------------------------------------------------------------------------------------
+
+
+def is_of_legacy_type(original: Callable[[Any, object], bool], kind: Any, instance: object) -> bool:
+    """`isinstance(x, torch.ByteTensor)`, which PyTorch answers from the dispatch keys of `x`."""
+    if not isinstance(instance, Tensor) or not _C.is_fake(instance):
+        return original(kind, instance)
+    return (instance.dtype, instance.layout, instance.is_cuda) == (kind.dtype, kind.layout, kind.is_cuda)

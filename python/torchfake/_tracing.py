@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -257,8 +258,14 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 class _Context:
     """Gives data-dependent sizes: symbols of the mode's `shape_env`, or stand-ins; raises where there is neither."""
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: str, arguments: Sequence[Any] = ()) -> None:
         self._op = op
+        self._arguments = arguments
+
+    def _most(self) -> int:
+        """The longest of the arguments: what an operator picks, it picks from those (`torchvision::nms`, boxes)."""
+        leaves = tree_leaves(self._arguments)
+        return builtins.max((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), default=1)
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int | torch.SymInt:
         mode = current_mode()
@@ -272,7 +279,7 @@ class _Context:
             fresh: torch.SymInt = allocate_size(env, min, max)  # type: ignore[no-untyped-call]
             return fresh
         if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
-            size = builtins.max(min, 1) if max is None else max
+            size = builtins.max(min, self._most()) if max is None else max
             mode.stand_ins.hear(self._op, f"{size} elements")
             return size
         raise DynamicOutputShapeException(
@@ -285,12 +292,31 @@ class _Context:
         return self.new_dynamic_size(min=min, max=max)
 
 
+_called = threading.local()
+
+
+def construct_meta_kernel(original: Callable[..., Any], qualname: str, holder: Any) -> Callable[..., Any]:
+    """Notes the arguments of an operator while its fake implementation runs; its context is given none."""
+    kernel = original(qualname, holder)
+
+    @functools.wraps(kernel)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        outer, _called.arguments = getattr(_called, "arguments", ()), args
+        try:
+            return kernel(*args, **kwargs)
+        finally:
+            _called.arguments = outer
+
+    return noted
+
+
 def set_ctx_getter(
     original: Callable[[Any], AbstractContextManager[None]], getter: Callable[[], Any]
 ) -> AbstractContextManager[None]:
     # On plain meta tensors the getter would raise an error about FakeTensors; here the tensors are fake.
     op: str = inspect.getclosurevars(getter).nonlocals.get("qualname", "custom operator")
-    return original(lambda: _Context(op))
+    arguments: Sequence[Any] = getattr(_called, "arguments", ())
+    return original(lambda: _Context(op, arguments))
 
 
 def has_fake_impl(op: str) -> bool:

@@ -7,9 +7,11 @@ devices as PyTorch's does, the original answers (`on_cards`).
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -364,6 +366,77 @@ def begin_capture(original: Callable[..., None], self: Any) -> None:
     self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
 
 
+# ---- CUDA's runtime --------------------------------------------------------------------------------------------------
+
+
+class _Runtime:
+    """What `torch.cuda.cudart()` returns: those functions of CUDA's runtime that PyTorch binds."""
+
+    class cudaError(enum.IntEnum):  # CUDA's name
+        success = 0
+
+    def cudaGetErrorString(self, code: int) -> str:
+        return "no error"
+
+    def cudaProfilerStart(self) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaProfilerStop(self) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaHostUnregister(self, address: int) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaStreamCreate(self, stream: int) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaStreamDestroy(self, stream: int) -> _Runtime.cudaError:
+        return self.cudaError.success
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        info: tuple[int, int] = torch.cuda.mem_get_info(device)
+        return info
+
+
+def _cudart(cards: Cards) -> _Runtime:
+    _init(cards)
+    return _Runtime()
+
+
+def _check_error(cards: Cards, res: int) -> None:
+    if res != 0:
+        raise torch.cuda.CudaError(res)
+
+
+class AllocatorState:
+    """The state of a caching allocator, which no claimed card has."""
+
+
+def allocator_state(original: type | None) -> type:
+    return AllocatorState if original is None else original
+
+
+# ---- Compiled libraries ----------------------------------------------------------------------------------------------
+
+
+def load_library(original: Callable[..., None], self: Any, path: Any) -> None:
+    """`torch.ops.load_library`, also of a library that was compiled for CUDA (Note [Libraries compiled for CUDA])."""
+    try:
+        original(self, path)
+    except OSError as error:
+        cards = current_cards()
+        if cards is None or len(cards) == 0 or not Path(path).is_file():
+            raise
+        try:
+            _C.load_library_compiled_for_cuda(str(path))
+        except RuntimeError:
+            raise error from None  # another reason than CUDA's absence
+        self.loaded_libraries.add(path)
+
+
 # ---- Markers ---------------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +461,8 @@ ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.cuda:is_tf32_supported": _is_tf32_supported,
     "torch.cuda:ipc_collect": _nothing,
     "torch.cuda:_sleep": _nothing,
+    "torch.cuda:cudart": _cudart,
+    "torch.cuda:check_error": _check_error,
     "torch.cuda:set_sync_debug_mode": _nothing,
     "torch.cuda:get_sync_debug_mode": _zero,
     "torch.cuda:utilization": _zero,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import torchfake
 from torchfake import DataDependentOutputException, StandInLimitError, fake_mode
 
 
@@ -199,3 +200,24 @@ def test_a_known_answer_lies_as_that_of_the_operator(ask, make):
     with fake_mode(known_values_limit=0):
         fake = ask(make(torch.ones(6, 8, dtype=torch.int64)))
     assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_a_sparse_gradient_of_unknown_indices_is_coalesced():
+    with fake_mode(unknown="stand-in", drawn_values_limit=0):
+        table = torch.nn.Embedding(50, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(table.parameters())
+        table(torch.randint(0, 50, (8,))).sum().backward()
+        assert table.weight.grad.coalesce().indices().shape == (1, 8)
+        optimizer.step()
+
+
+def test_a_fake_is_of_its_legacy_type():
+    with fake_mode():
+        x = torch.ones(3, dtype=torch.uint8)
+        assert isinstance(x, torch.ByteTensor)
+        assert not isinstance(x, torch.FloatTensor)
+        assert not isinstance(x.cuda(), torch.ByteTensor)
+        assert isinstance(x.cuda(), torch.cuda.ByteTensor)
+    torchfake.uninstall()
+    assert isinstance(torch.ones(3), torch.FloatTensor)
+    assert not isinstance(3, torch.FloatTensor)

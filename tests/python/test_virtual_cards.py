@@ -8,6 +8,7 @@ import torch
 import torchfake.memory
 from torchfake import FakeTensorMode, fake_mode
 from torchfake._cards import CARDS, find_card, parse_gpus, parse_size
+from torchfake.errors import UnknownValuesError
 
 GIB = 1 << 30
 
@@ -229,3 +230,34 @@ def test_what_is_tracked_is_counted_before_and_after_as_well() -> None:
         assert torch.cuda.memory_allocated() == 4096 + (3 << 19)
         del before, inside
         assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_runtime_of_cuda_and_the_configuration_answer():
+    with fake_mode(gpus="H200"):
+        torch.cuda.profiler.start()
+        torch.cuda.profiler.stop()
+        free, total = torch.cuda.cudart().cudaMemGetInfo(0)
+        assert 0 < free <= total
+        assert "PyTorch built with" in torch.__config__.show()
+
+
+def test_a_random_state_from_a_file_is_left_out_with_stand_ins(tmp_path):
+    path = tmp_path / "rng.pt"
+    torch.save((torch.get_rng_state(), torch.Generator().manual_seed(3).get_state()[:16]), path)
+    with fake_mode(unknown="stand-in") as mode:
+        of_cpu, of_card = torch.load(path)
+        torch.set_rng_state(of_cpu)
+        torch.cuda.set_rng_state(of_card)
+        assert [entry.what for entry in mode.stand_ins.entries] == ["set_rng_state"] * 2
+        torch.set_rng_state(torch.get_rng_state())
+    with fake_mode(), pytest.raises(UnknownValuesError):
+        torch.set_rng_state(torch.load(path)[0])
+
+
+def test_an_optimizers_step_compiles(recwarn):
+    with fake_mode(gpus="H200"):
+        layer = torch.nn.Linear(2, 2, device="cuda")
+        optimizer = torch.optim.Adam(layer.parameters())
+        layer(torch.ones(1, 2, device="cuda")).sum().backward()
+        torch.compile(optimizer.step)()
+        assert len(optimizer.state) == 2

@@ -68,6 +68,9 @@ class ClaimedCudaHooks final : public ClaimedHooks<ForwardingCudaHooks, c10::kCU
   c10::DeviceIndex current_device() const override {
     return is_claimed(c10::kCUDA) ? getCurrentDevice() : ForwardingCudaHooks::current_device();
   }
+  std::string showConfig() const override {
+    return is_claimed(c10::kCUDA) && !ForwardingCudaHooks::hasCUDA() ? "" : ForwardingCudaHooks::showConfig();
+  }
   // Which kernel runs is for the rules to say, by what was seen on GPUs.
   bool compiledWithCuDNN() const override {
     return !is_claimed(c10::kCUDA) && ForwardingCudaHooks::compiledWithCuDNN();

@@ -19,6 +19,7 @@
 #include <torchfake/rules/operator_table.h>
 #include <torchfake/rules/quantized.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -295,17 +296,9 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
   std::vector<at::Tensor> members;
   if (impl.nnz() < 2 || impl.coalesced()) {
     members = cloned_members(self);
-  } else {
-    const std::optional<at::Tensor> known = known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max());
-    if (!known) {
-      raise(
-          ErrorKind::kDynamicOutputShape,
-          call.op_name(),
-          "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices "
-          "are "
-          "known only where they follow from small constants; or let real values travel along "
-          "(propagate_real_tensors).");
-    }
+  } else if (
+      const std::optional<at::Tensor> known =
+          known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max())) {
     const at::Tensor indices = coalesced_indices(impl, *known);
     c10::SmallVector<int64_t, 6> sizes(impl.values().sizes());
     sizes[0] = indices.size(1);
@@ -313,6 +306,15 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
     set_known_bytes(
         fake_indices.storage().unsafeGetStorageImpl(), device, indices.storage().getWeakStorageImpl().lock());
     members = {std::move(fake_indices), dense(sizes, self.scalar_type(), device, mode)};
+  } else if (stands_in(mode, call.op_name(), "all elements differ")) {
+    members = cloned_members(self);
+  } else {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices are "
+        "known only where they follow from small constants; or let real values travel along "
+        "(propagate_real_tensors).");
   }
   answer(
       call,
