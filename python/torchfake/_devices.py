@@ -76,7 +76,14 @@ class _OfCard:
 
     def __repr__(self) -> str:
         kind = type(self).__name__.removeprefix("Card")
-        return f"<torch.cuda.{kind} device={getattr(self, 'device', 'cuda')} {kind.lower()}=0x0>"
+        handle = self.cuda_stream if kind == "Stream" else self.cuda_event
+        return f"<torch.cuda.{kind} device={getattr(self, 'device', 'cuda')} {kind.lower()}={handle:#x}>"
+
+
+def _recorded(stream: torch.Stream, event: Any = None) -> Any:
+    event = torch.cuda.Event() if event is None else event
+    event.record(stream)
+    return event
 
 
 CardStream = type(
@@ -86,7 +93,10 @@ CardStream = type(
         "__doc__": "A stream of a claimed card, which is a `torch.cuda.Stream` too.",
         "__new__": torch.Stream.__new__,
         "priority_range": staticmethod(lambda: (0, -5)),
+        "priority": 0,
         "number": 0,  # of the default stream; others have one of their own
+        "cuda_stream": property(lambda self: 0x7E0000000000 + 64 * self.number if self.number else 0),
+        "record_event": lambda self, event=None: _recorded(self, event),
         "__eq__": lambda self, other: (
             isinstance(other, torch.Stream)
             and self.device == other.device
@@ -136,6 +146,7 @@ def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.St
     index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
     made: Any = CardStream(device=torch.device("cuda", index), priority=priority)
     made.number = next(_numbers)
+    made.priority = min(max(priority, -5), 0)
     stream = made
     return stream
 

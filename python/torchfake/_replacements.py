@@ -10,6 +10,7 @@ from typing import Any
 
 from torchfake import (
     _C,
+    _card_runtime,
     _devices,
     _distributed,
     _loading,
@@ -423,6 +424,18 @@ _DEVICES = (
         for target, function in _virtual_cards.ON_CARDS.items()
     ),
     Patch(
+        "torch.cuda:_lazy_init",
+        _virtual_cards.lazy_init,
+        When.FAKES_EXIST,
+        "Answers for the cards of the mode, and outside of it says to enter one.",
+    ),
+    Patch(
+        "torch.cuda.memory:MemPool.__new__",
+        _card_runtime.new_pool,
+        When.IN_MODE,
+        "Has no base class in a PyTorch without CUDA.",
+    ),
+    Patch(
         "torch.cuda.graphs:CUDAGraph.__new__",
         _virtual_cards.new_graph,
         When.IN_MODE,
@@ -489,7 +502,6 @@ _DEVICES = (
         )
         for target in (
             "torch.cuda:_check_bf16_tensor_supported",
-            "torch.accelerator:get_device_capability",
             "torch.xpu:get_device_capability",
             "torch._subclasses.fake_tensor:init_gpu_context",
             "torch.nn.attention.varlen:_should_use_cudnn",
@@ -651,6 +663,13 @@ _DISTRIBUTED = (
             optional=True,
         )
         for name, by in _distributed.IN_A_GROUP.items()
+    ),
+    Patch(
+        "torch.distributed.device_mesh:DeviceMesh.__init__",
+        _distributed.new_mesh,
+        When.IN_MODE,
+        "`--rank all` reads from the meshes of a program which ranks are alike.",
+        optional=True,
     ),
     Patch(
         "torch.multiprocessing.spawn:start_processes",
