@@ -11,7 +11,11 @@
 #include <torchfake/core/fake_mode.h>
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace torchfake {
 
@@ -25,6 +29,39 @@ at::Tensor meta_like(const at::Tensor& fake);
 // share a storage become fakes that share one. A fake comes back as it is.
 // Throws UnsupportedFakeTensorException for tensors that are not strided, or quantized.
 at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device = std::nullopt);
+
+class ShapeEnv;
+
+// The symbols of a mode's sizes, and the guards that operators asked for. A copy is the same one.
+//
+//   torchfake::FakeMode mode;
+//   torchfake::SymbolicShapes shapes(mode);
+//   at::Tensor x = torchfake::to_fake(real, {{0, "batch"}});
+//   x.view({-1}).sym_size(0);        // 12*batch
+//   shapes.guards();                 // batch >= 2
+class SymbolicShapes {
+ public:
+  // From now on sizes of the mode's fakes can be symbols. A mode has one of these; throws c10::ValueError where it has one
+  // already.
+  explicit SymbolicShapes(const FakeMode& mode);
+
+  // What has to hold of the symbols for the results so far, readable.
+  std::vector<std::string> guards() const;
+  // Whether that is so where the symbols have these values. Throws c10::ValueError for a name that is no symbol, and where
+  // one that counts is missing.
+  bool guards_hold(const std::map<std::string, int64_t>& values) const;
+  // The value of a size there. Throws DynamicShapesError for a size of other symbols.
+  int64_t evaluate(const c10::SymInt& size, const std::map<std::string, int64_t>& values) const;
+
+ private:
+  std::shared_ptr<ShapeEnv> env_;
+};
+
+// A fake of a real tensor in the thread's mode, some of whose sizes are symbols: by dimension, negative ones counted from the
+// end, with the names of the symbols. Equal names are one symbol; an empty one takes the next free. The size now is the hint.
+// Throws c10::ValueError for a fake, outside of a mode, for a mode without SymbolicShapes, and for one name with two sizes;
+// c10::IndexError for a dimension that the tensor does not have.
+at::Tensor to_fake(const at::Tensor& tensor, const std::map<int64_t, std::string>& dynamic);
 
 // In the mode, a fake that knows the values of the real tensor that `make` returns, if they are few enough for it
 // (FakeModeOptions::known_values); elsewhere that tensor. For torch::tensor, which writes through a pointer that fakes do

@@ -128,11 +128,12 @@ void bind_ledger(py::module_& module) {
       .def(py::init([] { return std::make_shared<Ledger>(); }))
       .def(
           "claim",
-          [](Ledger& self, uintptr_t storage, const std::string& owner) {
-            self.claim(reinterpret_cast<const void*>(storage), owner_named(owner));
+          [](Ledger& self, uintptr_t storage, const std::string& owner, uint32_t scope) {
+            self.claim(reinterpret_cast<const void*>(storage), owner_named(owner), scope);
           },
           py::arg("storage"),
-          py::arg("owner"))
+          py::arg("owner"),
+          py::arg("scope") = 0)
       .def("begin_backward", [](Ledger& self) { self.begin_backward(); })
       .def(
           "begin_phase", [](Ledger& self, std::string name) { self.begin_phase(std::move(name)); }, py::arg("name"))

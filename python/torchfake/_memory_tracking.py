@@ -119,6 +119,8 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         self._exits = contextlib.ExitStack()
         #: By outermost module: the numbers of the paths of those inside it. Keeps none of them alive.
         self._scopes: weakref.WeakKeyDictionary[nn.Module, _Numbers] = weakref.WeakKeyDictionary()
+        #: By the identity of a parameter, the number of the path of the module that holds it.
+        self._scope_of: dict[int, int] = {}
         self._entered: list[tuple[int, int]] = []
         self._roots: list[nn.Module] = []
 
@@ -164,11 +166,11 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         root = self._roots[0]
         scopes = self._scopes.get(root)
         if scopes is None:
-            self._claim(root)
             name = type(root).__name__
             scopes = self._scopes[root] = weakref.WeakKeyDictionary()
             for path, inner in root.named_modules():
                 scopes[inner] = self._ledger.scope_number(f"{name}.{path}" if path else name)
+            self._claim(root)
         number = scopes.get(module)
         if number is None:  # made since, or held by no other module
             number = scopes[module] = self._ledger.scope_number(type(module).__name__)
@@ -190,27 +192,34 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         _C.exchange_memory_activity(activity)
 
     def _claim(self, module: nn.Module) -> None:
-        for parameter in module.parameters():
-            self._claim_all([parameter], "parameters")
-            if parameter.grad is not None:
-                self._claim_all([parameter.grad], "gradients")
-        self._claim_all(module.buffers(), "buffers")
+        for inner, scope in self._scopes[module].items():
+            for parameter in inner.parameters(recurse=False):
+                self._scope_of[id(parameter)] = scope
+                self._claim_parameter(parameter)
+            self._claim_all(inner.buffers(recurse=False), "buffers", scope)
 
-    def _claim_all(self, tensors: Iterable[torch.Tensor], owner: str) -> None:
+    def _claim_parameter(self, parameter: torch.Tensor) -> None:
+        scope = self._scope_of.get(id(parameter), 0)
+        self._claim_all([parameter], "parameters", scope)
+        if parameter.grad is not None:
+            self._claim_all([parameter.grad], "gradients", scope)
+
+    def _claim_all(self, tensors: Iterable[torch.Tensor], owner: str, scope: int = 0) -> None:
         for tensor in tensors:
             if _C.is_fake(tensor):
-                self._ledger.claim(_C.storage_key(tensor), owner)
+                self._ledger.claim(_C.storage_key(tensor), owner, scope)
 
     def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         for group in optimizer.param_groups:
-            self._claim_all(group["params"], "parameters")
-            self._claim_all((p.grad for p in group["params"] if p.grad is not None), "gradients")
+            for parameter in group["params"]:
+                self._claim_parameter(parameter)
         self._ledger.begin_phase("step")
         _C.exchange_memory_activity(_OPTIMIZER)
 
     def _after_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        for state in optimizer.state.values():
-            self._claim_all((value for value in state.values() if torch.is_tensor(value)), "optimizer state")
+        for parameter, state in optimizer.state.items():
+            tensors = (value for value in state.values() if torch.is_tensor(value))
+            self._claim_all(tensors, "optimizer state", self._scope_of.get(id(parameter), 0))
         _C.exchange_memory_activity(_OUTSIDE)
         self._ledger.begin_phase("")
 

@@ -722,6 +722,9 @@ _SYMBOLIC = (
         for name, by in (
             ("guarding_hint_or_throw", _symbolic.guarding_hint_or_throw),
             ("_advise_is_size", _symbolic.advise_is_size),
+            ("_constrain_range_for_size", _symbolic.constrain_range_for_size),
+            ("compute_unbacked_bindings", _symbolic.compute_unbacked_bindings),
+            ("rebind_unbacked", _symbolic.rebind_unbacked),
             ("has_static_value", _symbolic.is_singleton),
         )
     ),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-from torch import SymBool, SymFloat, SymInt
+import torch
+from torch import SymBool, SymFloat, SymInt, Tensor
+from torch.fx import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import KeyPath, SequenceKey, key_get
 
 from torchfake import _C
+from torchfake.errors import DynamicShapesError
 
 __all__ = ["dump", "load", "load_env", "load_node", "state_of", "to_sympy"]
 
@@ -156,6 +162,144 @@ def is_native(value: object) -> bool:
     return isinstance(value, SymInt | SymFloat | SymBool) and isinstance(value.node, _C.SymNode)
 
 
+# ---- Making sizes symbolic -------------------------------------------------------------------------------------------
+
+
+def check_env(env: object) -> None:
+    """Raises TypeError for what is no environment of symbols, torchfake's or PyTorch's."""
+    if (
+        env is not None
+        and not isinstance(env, _C.ShapeEnv)
+        and not hasattr(env, "create_symbolic_sizes_strides_storage_offset")
+    ):
+        raise TypeError(f"shape_env: expected a torchfake.ShapeEnv, or PyTorch's, got {type(env).__qualname__}")
+
+
+def env_of(state: _C.ModeState) -> Any:
+    """The environment of a mode, of either kind, or None."""
+    return _C.shape_env_of(state) or _C.symbol_source_of(state)
+
+
+def source_name(source: Any) -> str:
+    """The text of a `torch._guards.Source`, or of whatever stands for one."""
+    name = getattr(source, "name", source)
+    name = name() if callable(name) else name
+    return "" if name is None else str(name)
+
+
+def number_of(size: Any) -> int:
+    """What a size stands at: its hint, or an example that its environment allows."""
+    if isinstance(size, int):
+        return size
+    hint: int | None = size.node.hint
+    return int(example_of(size.node) or 2) if hint is None else hint
+
+
+def asks_for_symbol(dynamic_dim: Any) -> bool:
+    """Whether a `DimDynamic` makes the size a symbol."""
+    return dynamic_dim is not None and dynamic_dim.name not in ("STATIC", "INFER_STRIDE")
+
+
+def make_symbolic(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
+    """Makes sizes of `fake`, which has those of `real`, symbols of `env`, as `context` says; all by default."""
+    if context is not None and len(context.dynamic_sizes) != fake.dim():
+        raise ValueError(
+            f"from_tensor: the symbolic_context is for {len(context.dynamic_sizes)} dimensions, and the tensor has "
+            f"{fake.dim()}"
+        )
+    if not isinstance(env, _C.ShapeEnv):
+        _make_symbolic_in_pytorchs(fake, real, env, source, context)
+        return
+    kinds = ["DUCK"] * fake.dim() if context is None else [kind.name for kind in context.dynamic_sizes]
+    names: dict[int, str] = {}
+    for dim, kind in enumerate(kinds):
+        if kind == "DUCK":
+            names[dim] = ""
+        elif kind == "UNBACKED":
+            raise DynamicShapesError(
+                "from_tensor: DimDynamic.UNBACKED sizes of inputs are not supported; use DYNAMIC with bounds."
+            )
+        elif kind != "STATIC" and (fake.shape[dim] > 1 or not env.specialize_zero_one):
+            names[dim] = _fresh_name(env, set(names.values()))
+    _C.make_symbolic(fake, env, names, source_name(source))
+    for size, constraint in zip(fake.shape, () if context is None else context.constraint_sizes or (), strict=False):
+        bounds = getattr(constraint, "vr", None)
+        if bounds is not None and isinstance(size, SymInt):
+            low, high = (int(end) if end.is_Integer else None for end in (bounds.lower, bounds.upper))
+            env.constrain_range(size, low, high)
+
+
+def _fresh_name(env: _C.ShapeEnv, taken: set[str]) -> str:
+    known = env.symbols.keys() | taken
+    return next(name for name in map("s{}".format, itertools.count()) if name not in known)
+
+
+def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
+    from torch._dynamo.source import ConstantSource
+
+    if source is None:
+        source = ConstantSource(f"__torchfake_unknown_tensor{next(_UNKNOWN)}")
+    geometry = env.create_symbolic_sizes_strides_storage_offset(real, source, symbolic_context=context)
+    _C.set_symbolic_geometry(fake, *geometry)
+
+
+_UNKNOWN = itertools.count()
+
+#: As large as the examples of the engine.
+_EXAMPLE = 5040
+
+
+def example_of(node: Any) -> int | float | bool | None:
+    """A value that one of PyTorch's own numbers without a hint may have, by what is known of each symbol in it."""
+    env = node.shape_env
+    if env is None or not hasattr(env, "var_to_range"):
+        return None
+    values = {}
+    expr = env.replace(node.expr)
+    for symbol in expr.free_symbols:
+        hint = env.backed_var_to_val.get(symbol)
+        bounds = env.var_to_range.get(symbol)
+        if hint is None and bounds is not None and bounds.is_int:
+            hint = int(max(min(_EXAMPLE, bounds.upper), bounds.lower))
+        values[symbol] = 0.5 if hint is None else hint
+    return node.pytype(expr.xreplace(values))  # type: ignore[no-any-return]
+
+
+# What the engine asks of an environment of PyTorch's own where only data tells a size or a value.
+
+
+def gives_sizes(env: Any) -> bool:
+    """Whether sizes that depend on data may be symbols."""
+    return bool(env.allow_dynamic_output_shape_ops)
+
+
+def gives_values(env: Any) -> bool:
+    """Whether values may be symbols."""
+    return bool(env.allow_scalar_outputs)
+
+
+def new_size(env: Any, low: int, high: int | None) -> Any:
+    """A new size between these bounds."""
+    from torch._library.fake_impl import allocate_size
+
+    return allocate_size(env, low, high)  # type: ignore[no-untyped-call]
+
+
+def new_integer(env: Any) -> Any:
+    """A new value."""
+    return env.create_unbacked_symint()
+
+
+def new_float(env: Any) -> Any:
+    """A new value."""
+    return env.create_unbacked_symfloat()
+
+
+def new_boolean(env: Any) -> Any:
+    """A new value."""
+    return env.create_unbacked_symbool()
+
+
 def sym_ite(original: Callable[..., Any], pred: SymBool, then_val: Any, else_val: Any) -> Any:
     """`SymBool.__sym_ite__`, which insists on PyTorch's own nodes."""
     if not is_native(pred):
@@ -180,6 +324,115 @@ def advise_is_size(original: Callable[..., Any], a: Any) -> None:
         original(a)
     elif a.node.shape_env.is_unbacked_symint(a.node.expr):
         a.node.shape_env._constrain_range_for_size(a.node.expr)
+
+
+def compute_unbacked_bindings(
+    original: Callable[..., Any], shape_env: Any, example_value: Any, old_example_value: Any = None, peek: bool = False
+) -> dict[Any, KeyPath] | None:
+    """`symbolic_shapes.compute_unbacked_bindings`: where in a result the symbols lie that were made for it."""
+    if not isinstance(shape_env, _C.ShapeEnv):
+        return original(shape_env, example_value, old_example_value, peek)  # type: ignore[no-any-return]
+    pending = set(shape_env.pending_fresh_unbacked_symbols if peek else shape_env._take_pending())
+    if not pending:
+        return None
+    bindings: dict[Any, KeyPath] = {}
+    _find_bindings(example_value, (), pending, bindings)
+    if pending and not peek:
+        from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
+
+        names = ", ".join(sorted(str(symbol) for symbol in pending))
+        raise PendingUnbackedSymbolNotFound(
+            f"Pending unbacked symbols {{{names}}} not in returned outputs {example_value}. A fake implementation "
+            "called new_dynamic_size() or item() more often than its result needs; use "
+            "`with shape_env.ignore_fresh_unbacked_symbols()` for symbols that nobody binds."
+        )
+    if old_example_value is not None:
+        for path in bindings.values():
+            _bind_again(shape_env, key_get(example_value, path), key_get(old_example_value, path))
+    return bindings
+
+
+def _find_bindings(value: Any, path: KeyPath, pending: set[Any], bindings: dict[Any, KeyPath]) -> None:
+    """Moves the symbols that are found in `value` from `pending` to `bindings`."""
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey, InnerTensorKey
+
+    if isinstance(value, tuple | list):
+        for i, each in enumerate(value):
+            _find_bindings(each, (*path, SequenceKey(i)), pending, bindings)
+    elif isinstance(value, Tensor) and is_traceable_wrapper_subclass(value):
+        for name in value.__tensor_flatten__()[0]:
+            _find_bindings(getattr(value, name), (*path, InnerTensorKey(name)), pending, bindings)
+    elif isinstance(value, Tensor):
+        _find_bindings(tuple(value.size()), (*path, CallMethodKey("size")), pending, bindings)
+        if value.layout is torch.strided:
+            _find_bindings(value.stride(), (*path, CallMethodKey("stride")), pending, bindings)
+            _find_bindings(value.storage_offset(), (*path, CallMethodKey("storage_offset")), pending, bindings)
+    elif is_native(value):
+        found = _bound_symbol(value.node._expr, pending)
+        if found is not None:
+            symbol, keys = found
+            pending.remove(symbol)
+            bindings[symbol] = (*path, *keys)
+
+
+def _bound_symbol(expr: _C.Expr, pending: set[Any]) -> tuple[Any, KeyPath] | None:
+    """The pending symbol that follows from a number with this expression, and how."""
+    from torch.fx.experimental.symbolic_shapes import ConvertIntKey, DivideByKey
+
+    if expr in pending:
+        return expr, ()
+    # A number times a symbol: the symbol is the quotient.
+    if expr.op == "sum" and expr.number == 0 and len(expr.args) == 1 and expr.args[0] in pending:
+        return expr.args[0], (DivideByKey(expr.coefficients[0]),)
+    # A boolean is a symbol that is 1.
+    if expr.op == "eq":
+        symbols = expr.free_symbols & pending
+        if len(symbols) == 1 and str(expr) == f"{next(iter(symbols))} == 1":
+            return next(iter(symbols)), (ConvertIntKey(),)
+    return None
+
+
+def _bind_again(env: _C.ShapeEnv, new: Any, old: Any) -> None:
+    """Makes the symbol of a second trace what it was in the first."""
+    if not is_native(new) or not new.node.expr.is_symbol or new.node.hint is not None:
+        return
+    if is_native(old) and old.node.expr != new.node.expr and env.is_unbacked_symint(old.node.expr):
+        env._rename_unbacked_to(new.node.expr, old.node.expr)
+    elif not is_native(old) or old.node.expr != new.node.expr:
+        torch._check(new == old)  # type: ignore[no-untyped-call]
+
+
+def rebind_unbacked(original: Callable[..., Any], shape_env: Any, n: Node, result: Any) -> None:
+    """`symbolic_shapes.rebind_unbacked`: gives the symbols of a result the names that they had when `n` ran before."""
+    if not isinstance(shape_env, _C.ShapeEnv):
+        original(shape_env, n, result)
+        return
+    if n.op == "placeholder":
+        return
+    for earlier, path in (n.meta.get("unbacked_bindings") or {}).items():
+        if not isinstance(earlier, _C.Expr) or earlier.shape_env is not shape_env:
+            continue  # of another environment, where the names say nothing
+        value = key_get(result, path)
+        if not is_native(value) or value.node.hint is not None:
+            continue
+        symbol = value.node._expr
+        if symbol == earlier:
+            raise AssertionError(
+                f"rebind_unbacked: {n.format_node()} returned the symbol {earlier} again; advance the epoch of the "
+                "mode before a graph is traced again."
+            )
+        if symbol.is_symbol:
+            shape_env._rename_unbacked_to(symbol, earlier)
+
+
+def constrain_range_for_size(
+    original: Callable[..., Any], a: Any, min: int | None = None, max: int | None = None
+) -> None:
+    """`symbolic_shapes._constrain_range_for_size`, which asks for a sympy symbol."""
+    if not is_native(a):
+        original(a, min, max)
+    else:
+        a.node.shape_env._constrain_range_for_size(a.node.expr, min, max)
 
 
 def is_singleton(original: Callable[..., Any], a: Any) -> bool:

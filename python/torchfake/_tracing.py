@@ -15,6 +15,7 @@ from torch import Tensor, _ops
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
 from torch._library import simple_registry
+from torch._library.fake_impl import allocate_size
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
@@ -248,13 +249,22 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 class _Context:
-    """Raises where PyTorch's context would return a symbol for a data-dependent size, unless stand-ins answer."""
+    """Gives data-dependent sizes: symbols of the mode's `shape_env`, or stand-ins; raises where there is neither."""
 
     def __init__(self, op: str) -> None:
         self._op = op
 
-    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int:
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> int | torch.SymInt:
         mode = current_mode()
+        env = None if mode is None else mode.shape_env
+        if env is not None and env.allow_dynamic_output_shape_ops:
+            if not isinstance(min, int) or not isinstance(max, int | None) or min < 0:
+                raise ValueError(
+                    f"ctx.new_dynamic_size(min={min}, max={max}): expected min and max to be statically known ints, "
+                    "and min to be at least 0."
+                )
+            fresh: torch.SymInt = allocate_size(env, min, max)  # type: ignore[no-untyped-call]
+            return fresh
         if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
             size = builtins.max(min, 1) if max is None else max
             mode.stand_ins.hear(self._op, f"{size} elements")
@@ -265,7 +275,8 @@ class _Context:
             self._op,
         )
 
-    create_unbacked_symint = new_dynamic_size
+    def create_unbacked_symint(self, *, min: int = 2, max: int | None = None) -> int | torch.SymInt:
+        return self.new_dynamic_size(min=min, max=max)
 
 
 def set_ctx_getter(

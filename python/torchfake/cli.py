@@ -17,6 +17,7 @@ from rich.console import Console
 import torchfake
 from torchfake._all_ranks import RankFailedError, format_roles, run_all_ranks
 from torchfake._children import Children
+from torchfake._dynamic_inputs import make_dynamic, parse_dynamic
 from torchfake._fit_cli import fit
 from torchfake._models import (
     ModelBuildError,
@@ -31,7 +32,7 @@ from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
 from torchfake.run_program import Launch, Program, ProgramNotFoundError, run_program
-from torchfake.trace_model import Step, count_bytes, print_steps
+from torchfake.trace_model import Step, as_json_number, count_bytes, print_steps
 from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]
@@ -121,7 +122,16 @@ def trace(
             help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Batch size, if no --input is given.")] = 1,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.DIM=SYMBOL",
+            help="A size of an input that is a symbol: input_ids.0=batch. Results have expressions. May be repeated.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Batch size, if no --input is given; by default 1, or 2 with --dynamic.")
+    ] = None,
     length: Annotated[
         int | None,
         typer.Option(min=1, help="Number of tokens, if no --input is given; by default 128, or the model's maximum."),
@@ -146,21 +156,30 @@ def trace(
         target = _device(device)
         wanted = None if specs else length
         built = build_model(model, config=config, device=target, dtype=_dtype(dtype), length=wanted).train(train)
-        with fake_mode(selects_all=selects_all):
-            args, kwargs = make_inputs(built, specs, device=target, batch=batch, length=length)
+        symbols = [parse_dynamic(text) for text in dynamic or []]
+        env = torchfake.ShapeEnv() if symbols else None
+        rows = batch or (2 if symbols else 1)
+        with fake_mode(shape_env=env, selects_all=selects_all):
+            args, kwargs = make_inputs(built, specs, device=target, batch=rows, length=length)
+            if env is not None:
+                make_dynamic(env, built, args, kwargs, symbols)
             steps = _run(model, lambda: list(trace_model(built, *args, backward=backward, **kwargs).steps()))
     if as_json:
         counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
         totals = {
             "nodes": len(steps),
             "operators": sum(step.is_operator for step in steps),
-            "flops": sum(step.flops for step in steps),
-            **counted,
+            "flops": as_json_number(sum(step.flops for step in steps)),
+            **as_json_number(counted),
         }
         report = {"model": model, "totals": totals, "nodes": [s.to_json() for s in steps[:limit]]}
+        if env is not None:
+            report["guards"] = [str(guard) for guard in (*env.guards, *env.runtime_assertions)]
         typer.echo(json.dumps(report, indent=2))
     else:
         print_steps(steps, title=model, depth=depth, limit=limit)
+        if env is not None:
+            typer.echo("Guards:\n" + "".join(f"  {line}\n" for line in env.format_guards().splitlines()), nl=False)
 
 
 class _RunCommand(typer.core.TyperCommand):

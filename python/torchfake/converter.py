@@ -15,7 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
-from torchfake import _C
+from torchfake import _C, _symbolic
 from torchfake.errors import DynamicShapesError, UnsupportedFakeTensorException
 from torchfake.helpers import note_where_made
 from torchfake.modes import Mode
@@ -69,18 +69,22 @@ class FakeTensorConverter:
 
         Args:
             make_constant: Whether its value is tracked.
+            shape_env: That of the mode: sizes become its symbols, as `symbolic_context` says; without one, every size
+                does, and equal ones are one symbol.
 
         Raises:
             TypeError: `t` is not a tensor.
             ValueError: `make_constant` was given with a Parameter, or with more elements than the mode tracks.
-            DynamicShapesError: A `shape_env` or `symbolic_context` was given.
+            DynamicShapesError: A `shape_env` that is not the mode's, a `symbolic_context` without one, or symbols
+                for the sizes of a view or a wrapper.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):
             raise TypeError(f"from_tensor: expected a tensor, got {type(t).__name__}")
         if shape_env is not None or symbolic_context is not None:
-            name = "symbolic_context" if shape_env is None else "shape_env"
-            raise DynamicShapesError(f"from_tensor: a {name} was given, and symbolic sizes are not supported yet")
+            return self._convert_symbolic(fake_mode, t, shape_env, source, symbolic_context, make_constant)
+        if is_plain(t) and _C.is_plain_fake(t) and t._has_symbolic_sizes_strides:
+            return self._convert_symbolic_fake(fake_mode, t)
         if isinstance(t, PyTorchsFakeTensor):
             raise UnsupportedFakeTensorException(
                 "from_tensor: this is a FakeTensor of PyTorch's own; torchfake.from_pytorch_fake converts it."
@@ -102,6 +106,51 @@ class FakeTensorConverter:
         if wrapper is None:
             wrapper = self._remember_wrapper(t, self._convert_wrapper(fake_mode, t))
         return cast("FakeTensor", wrapper)  # as PyTorch types it, although only what is inside the wrapper is one
+
+    def _convert_symbolic(
+        self, mode: Mode, t: Tensor, env: object, source: object, context: object, make_constant: bool
+    ) -> FakeTensor:
+        if env is None or env is not mode.shape_env:
+            name = "symbolic_context" if env is None else "shape_env"
+            raise DynamicShapesError(f"from_tensor: a {name} was given that needs a mode with this shape_env.")
+        plain = is_plain(t) and t.layout is torch.strided
+        found = _C.find_converted(t, mode._state) if plain and not _C.is_plain_fake(t) else None
+        if found is not None:
+            return found
+        fake = self.from_real_tensor(mode, t, make_constant)
+        # A number is no size of anybody's; a view has the sizes that its base gives it; wrappers have several tensors.
+        may_be_symbolic = plain and not _C.is_plain_fake(t) and not fake._is_view() and t.dim() > 0
+        if may_be_symbolic:
+            _symbolic.make_symbolic(fake, t, env, source, context)
+        elif context is not None and any(_symbolic.asks_for_symbol(each) for each in context.dynamic_sizes):  # type: ignore[attr-defined]
+            raise DynamicShapesError("from_tensor: the sizes of views and of wrappers cannot be symbolic.")
+        return fake
+
+    def _convert_symbolic_fake(self, mode: Mode, t: Tensor) -> FakeTensor:
+        """The fake in `mode` of a fake of another mode with the same shape environment."""
+        found = _C.find_converted(t, mode._state)
+        if found is not None:
+            return found
+        if _C.mode_of(t) is mode._state:
+            return cast("FakeTensor", t)
+        if mode.shape_env is None or _symbolic.env_of(_C.mode_of(t)) is not mode.shape_env:
+            raise DynamicShapesError(
+                f"from_tensor: the tensor has the sizes {tuple(t.shape)} of another ShapeEnv than the mode's; give "
+                "both modes the same one."
+            )
+        hints = [_symbolic.number_of(size) for size in t.shape], [_symbolic.number_of(each) for each in t.stride()]
+        entered = _C.EnteredFakeMode(mode._state)
+        try:
+            with torch.no_grad():
+                fake = torch.empty_strided(*hints, dtype=t.dtype, device=_C.fake_device(t))
+        finally:
+            entered.leave()
+        _C.set_symbolic_geometry(fake, t.shape, t.stride(), t.storage_offset())
+        if t.requires_grad:
+            fake = fake.requires_grad_() if t.is_leaf else with_history(fake.requires_grad_())
+        fake = _with_class_of(t, fake)
+        _C.remember_converted(t, fake)
+        return cast("FakeTensor", fake)
 
     def _find_wrapper(self, t: Tensor) -> Tensor | None:
         memo = self._wrappers.get(t)  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from torch._functorch import config as functorch_config
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchfake import _C, cache
+from torchfake import _C, _symbolic, cache
 from torchfake.converter import FakeTensorConverter
 from torchfake.errors import DynamicShapesError
 from torchfake.fake import FakeTensor
@@ -69,8 +69,10 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             are small; otherwise `UnsupportedOperatorException` is raised.
         allow_non_fake_inputs: Whether real tensors among the arguments are converted; otherwise `RealTensorError` is
             raised.
-        shape_env: A `torchfake.ShapeEnv`: `from_tensor` can make sizes symbolic. Without one, sizes are integers.
-        static_shapes: True, or left out: sizes are integers.
+        shape_env: A `torchfake.ShapeEnv`, or PyTorch's own: `from_tensor` can make sizes symbolic. Without one,
+            sizes are integers.
+        static_shapes: Whether `from_tensor` makes sizes integers where it is not told otherwise. False makes every size
+            symbolic; that is the default with PyTorch's `ShapeEnv`, as there.
         export: Stored as an attribute.
         allow_meta: Whether a fake may claim the meta device.
         propagate_real_tensors: Whether every fake carries real values: each operator also runs for real on the CPU,
@@ -79,7 +81,8 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         cache_enabled: Whether the shape cache is used; by default not with `propagate_real_tensors`.
 
     Raises:
-        DynamicShapesError: The `shape_env` is PyTorch's own, or `static_shapes=False` without a `shape_env`.
+        DynamicShapesError: `static_shapes=False` without a `shape_env`.
+        TypeError: The `shape_env` is not one.
 
     Options left out default to `torch._functorch.config` and `torch._dynamo.config`, as in PyTorch.
 
@@ -109,11 +112,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         propagate_real_tensors: bool | None = None,
         cache_enabled: bool | None = None,
     ) -> None:
-        if shape_env is not None and not isinstance(shape_env, _C.ShapeEnv):
-            raise DynamicShapesError(
-                f"FakeTensorMode: a shape_env of type {type(shape_env).__qualname__} is not supported yet; give a "
-                "torchfake.ShapeEnv, or leave it out to trace with integer sizes."
-            )
+        _symbolic.check_env(shape_env)
         if static_shapes is False and shape_env is None:
             raise DynamicShapesError(
                 "FakeTensorMode: static_shapes=False makes sizes symbolic, which needs a shape_env."
@@ -129,20 +128,24 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         state.allow_meta = functorch_config.fake_tensor_allow_meta if allow_meta is None else allow_meta
         state.propagate_real_tensors = propagate_real_tensors
         state.cache_enabled = cache_enabled
-        if shape_env is not None:
+        if isinstance(shape_env, _C.ShapeEnv):
             _C.set_shape_env(state, shape_env)
+        elif shape_env is not None:
+            _C.set_symbol_source(state, shape_env)
         self._set_up(state, shape_env is None if static_shapes is None else static_shapes, export)
+        self._asked_for_symbols = static_shapes is False
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     @classmethod
     def _with_state(cls, state: _C.ModeState) -> Self:
         mode = cls.__new__(cls)
-        mode._set_up(state, _C.shape_env_of(state) is None, False)
+        mode._set_up(state, _symbolic.env_of(state) is None, False)
         return mode
 
     def _set_up(self, state: _C.ModeState, static_shapes: bool, export: bool) -> None:
         super().__init__(state)
-        self.shape_env = _C.shape_env_of(state)
+        self.shape_env = _symbolic.env_of(state)
+        self._asked_for_symbols = False
         self.static_shapes = static_shapes
         self.export = export
         self.fake_tensor_converter = FakeTensorConverter(copy_data=state.propagate_real_tensors, export=export)
@@ -170,6 +173,13 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._entered.checks = []
         checks: list[_C.EnteredCrossCheck | None] = self._entered.checks
         return checks
+
+    @property
+    def makes_sizes_symbolic(self) -> bool:
+        """Whether `from_tensor` makes sizes symbolic where it is not told otherwise."""
+        if self.shape_env is None or self.static_shapes:
+            return False
+        return self._asked_for_symbols or not isinstance(self.shape_env, _C.ShapeEnv)
 
     allow_fallback_kernels = _StateFlag[bool]()
     allow_meta = _StateFlag[bool]()
@@ -243,17 +253,37 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         Args:
             dynamic: The dimensions whose sizes are symbols of the mode's `shape_env`, or a mapping from them to the
                 names of the symbols. Equal names are one symbol and need equal sizes. Other sizes are integers.
+            symbolic_context: A `StatelessSymbolicContext`: what each size is to be, and its bounds.
+            static_shapes: False makes every size a symbol, equal sizes the same one; True makes none. By default as the
+                mode has it.
+            source: Where the tensor comes from; sizes name it as their source.
 
         Raises:
             UnsupportedFakeTensorException: `tensor` is sparse, nested or quantized.
-            DynamicShapesError: `dynamic` was given, and the mode has no `shape_env`, or the tensor is a view or a
+            DynamicShapesError: Symbols were asked for, and the mode has no `shape_env`, or the tensor is a view or a
                 wrapper, or was converted before.
-            ValueError: One name for two sizes.
+            ValueError: One name for two sizes; a context together with `dynamic` or `static_shapes=True`, or for
+                another number of dimensions.
         """
+        if symbolic_context is not None and (dynamic or static_shapes):
+            raise ValueError(
+                "from_tensor: symbolic_context says what each size is; leave out dynamic and static_shapes"
+            )
+        if symbolic_context is not None and self.shape_env is None:
+            raise DynamicShapesError(
+                "from_tensor: `symbolic_context` needs a mode with a shape_env: FakeTensorMode(shape_env=...)."
+            )
+        if static_shapes is False and self.shape_env is None:
+            raise DynamicShapesError(
+                "from_tensor: static_shapes=False needs a mode with a shape_env: FakeTensorMode(shape_env=...)."
+            )
+        symbolic = self.makes_sizes_symbolic if static_shapes is None else not static_shapes
+        if not dynamic and (symbolic or symbolic_context is not None):
+            return self.fake_tensor_converter.from_real_tensor(
+                self, tensor, shape_env=self.shape_env, source=source, symbolic_context=symbolic_context, trace=trace
+            )
         known = _C.find_converted(tensor, self._state) if dynamic and not self.is_our_fake(tensor) else None
-        fake = self.fake_tensor_converter.from_real_tensor(
-            self, tensor, source=source, symbolic_context=symbolic_context, trace=trace
-        )
+        fake = self.fake_tensor_converter.from_real_tensor(self, tensor, source=source, trace=trace)
         return self._with_dynamic(tensor, fake, dynamic, source, known is not None) if dynamic else fake
 
     def _with_dynamic(
@@ -271,7 +301,11 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if not _C.is_plain_fake(fake) or fake._is_view():
             raise DynamicShapesError("from_tensor: the sizes of views and of wrappers cannot be symbolic.")
-        _C.make_symbolic(fake, self.shape_env, names, "" if source is None else str(source))
+        if not isinstance(self.shape_env, _C.ShapeEnv):
+            raise DynamicShapesError(
+                "from_tensor: `dynamic` names symbols of a torchfake.ShapeEnv; with PyTorch's, give a symbolic_context."
+            )
+        _C.make_symbolic(fake, self.shape_env, names, _symbolic.source_name(source))
         return fake
 
     def is_our_fake(self, tensor: object) -> bool:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.node import Target, map_aggregate
 from torch.fx.traceback import has_preserved_node_meta
+from torch.utils._ordered_set import OrderedSet
 from torch.utils._pytree import arg_tree_leaves, tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -87,6 +89,9 @@ class FakeTensorProp(Interpreter):
     changes of sizes and strides do not affect it, and tensors that share a storage in the program have vals that share
     one. Subgraphs are propagated too.
 
+    In a mode with a `shape_env`, sizes and values that only data tells are symbols. Where each appears first is stored
+    in the node's `meta["unbacked_bindings"]`, and a graph that is propagated again keeps their names.
+
     Parameters and buffers may be real, or fakes of another mode: each is converted once, and none is modified.
 
     Args:
@@ -120,7 +125,12 @@ class FakeTensorProp(Interpreter):
         """Runs the graph on `args`, after converting them to fakes of the mode, and returns its result."""
         self._find_mode(args)
         with self._mode:
-            return self.run(*tree_map_only(Tensor, self._fakes.convert, args))
+            return self.run(*tree_map_only(Tensor, self._convert_input, args))
+
+    def _convert_input(self, tensor: Tensor) -> Tensor:
+        if isinstance(self._mode, FakeTensorMode) and self._mode.makes_sizes_symbolic and not self._fakes.takes(tensor):
+            return self._mode.from_tensor(tensor)
+        return self._fakes.convert(tensor)
 
     def propagate_dont_convert_inputs(self, *args: object) -> Any:
         """Runs the graph on `args`, which have to be fakes of the mode, and returns its result."""
@@ -138,6 +148,8 @@ class FakeTensorProp(Interpreter):
         self._fakes = _Fakes(mode)
         self._states: dict[str, dict[str, Tensor]] = {}
         self._subgraphs: dict[GraphModule, GraphModule] = {}
+        #: The identifiers of the subgraphs that `invoke_subgraph` has called.
+        self.seen_subgraphs: OrderedSet[str] = OrderedSet()
         if isinstance(mode, FakeTensorMode):
             mode.epoch += 1
             mode.reset_nt_tensor_id_counter()
@@ -168,9 +180,15 @@ class FakeTensorProp(Interpreter):
             result = super().run_node(n)
         else:
             result = getattr(self, n.op)(n.target, *self.fetch_args_kwargs_from_env(n))
+        env = self._mode.shape_env
+        if env is not None:
+            symbolic_shapes.rebind_unbacked(env, n, result)
         val = self._snapshot(result) if isinstance(result, Tensor) else map_aggregate(result, self._snapshot)
         if val is not None:
             n.meta["val"] = val
+            bindings = None if env is None else symbolic_shapes.compute_unbacked_bindings(env, result)
+            if bindings:
+                n.meta["unbacked_bindings"] = bindings
         return result
 
     def get_attr(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,7 +201,8 @@ class FakeTensorProp(Interpreter):
     def call_function(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the function; subgraphs are run node by node."""
         if target is torch.ops.higher_order.invoke_subgraph:
-            subgraph, _, *operands = args
+            subgraph, identifier, *operands = args
+            self.seen_subgraphs.add(identifier)
             return subgraph(*operands)
         return super().call_function(target, args, kwargs)
 

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,9 @@ class Layer:
     def nbytes(self) -> int:
         """The memory of parameters and buffers in bytes."""
         return sum(tensor.nbytes for tensor in self._counted())
+
+    def _repr_html_(self) -> str:
+        return table_html(layer_table(fold(self)))
 
     def _counted(self) -> Iterator[LayerTensor]:
         for layer in self.walk():
@@ -266,6 +270,14 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console = Console(width=_width(console, table))
     console.print(table)
+
+
+def table_html(table: Table) -> str:
+    """A table for a notebook, with its text escaped."""
+    console = Console(record=True, file=io.StringIO(), width=_width(Console(), table))
+    console.print(table)
+    code = "<pre style='line-height: 1.2; overflow: auto'>{code}</pre>"
+    return console.export_html(inline_styles=True, code_format=code)
 
 
 def _width(console: Console, content: RenderableType) -> int:

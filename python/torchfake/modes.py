@@ -90,6 +90,9 @@ class Mode:
     #: Attributes that `copy.deepcopy` does not copy.
     _OWN: frozenset[str] = frozenset({"_entered", "_state"})
 
+    #: The environment of symbolic sizes, or None.
+    shape_env: Any
+
     def __init__(self, state: _C.ModeState) -> None:
         self._state = state
         self._entered = threading.local()

@@ -19,7 +19,6 @@ output output [(8, 10)]
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import operator
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -31,7 +30,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor, nn
+from torch import SymBool, SymFloat, SymInt, Tensor, nn
 from torch.fx import Graph, Node
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +39,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchfake.fake import holds_fake, to_fake
-from torchfake.inspect_model import format_bytes, print_table
+from torchfake.inspect_model import format_bytes, print_table, table_html
 
 __all__ = ["Step", "StepTensor", "Trace", "count_bytes", "print_steps", "step_table", "trace"]
 
@@ -55,11 +54,11 @@ class StepTensor:
         alias_of: The first step that returned a tensor on the same storage; None if the storage is new.
     """
 
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[int | SymInt, ...]
+    stride: tuple[int | SymInt, ...]
     dtype: str
     device: str
-    nbytes: int
+    nbytes: int | SymInt
     alias_of: str | None
 
 
@@ -82,10 +81,10 @@ class Step:
     module: str
     inputs: tuple[str, ...]
     outputs: tuple[StepTensor, ...]
-    flops: int = 0
+    flops: int | SymInt = 0
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> int | SymInt:
         """The memory of its outputs that are not aliases, in bytes."""
         return sum(output.nbytes for output in self.outputs if output.alias_of is None)
 
@@ -95,16 +94,25 @@ class Step:
         return self.kind == "call" and not self.target.startswith("<")
 
     def to_json(self) -> dict[str, Any]:
-        """The step in a form that `json.dumps` accepts."""
-        return dataclasses.asdict(self)
+        """The step in a form that `json.dumps` accepts. Symbolic numbers are texts."""
+        of_outputs = [{name: as_json_number(value) for name, value in vars(output).items()} for output in self.outputs]
+        return {**vars(self), "outputs": of_outputs, "flops": as_json_number(self.flops)}
+
+
+def as_json_number(value: Any) -> Any:
+    """`value` with the expressions of symbolic numbers as texts."""
+    return tree_map(lambda leaf: str(leaf) if isinstance(leaf, SymInt) else leaf, value)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A graph, and the tensors of its `get_attr` nodes by target."""
+    """A graph, and the tensors of its `get_attr` nodes by target. Symbolic numbers among arguments are texts."""
 
     graph: Graph
     attributes: dict[str, Tensor]
+
+    def _repr_html_(self) -> str:
+        return table_html(step_table(self.steps()))
 
     def steps(self) -> Iterator[Step]:
         """The nodes in execution order."""
@@ -167,9 +175,9 @@ def _run_backward(result: Any) -> None:
     torch.autograd.backward([leaf.sum() for leaf in leaves])
 
 
-def _flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+def _flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
     count = flop_registry.get(getattr(func, "overloadpacket", func))
-    return 0 if count is None else int(count(*args, **kwargs, out_val=result))
+    return 0 if count is None else count(*args, **kwargs, out_val=result)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -244,6 +252,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._note(self.graph.call_function(operator.getitem, (node, i)), part)
 
     def _argument(self, value: Any) -> Any:
+        if isinstance(value, SymInt | SymFloat | SymBool):
+            return str(value)  # a graph that could run again would need a node for each
         if not isinstance(value, Tensor):
             return value
         node = self._nodes.get(value)
@@ -283,27 +293,33 @@ def step_table(steps: Iterable[Step], *, title: str = "") -> Table:
             "\n".join(output.dtype for output in step.outputs),
             "\n".join(output.device for output in step.outputs),
             "\n".join(
-                f"= {output.alias_of}" if output.alias_of else format_bytes(output.nbytes) for output in step.outputs
+                f"= {output.alias_of}" if output.alias_of else _bytes_text(output.nbytes) for output in step.outputs
             ),
         )
     return table
 
 
-def count_bytes(steps: Sequence[Step]) -> dict[str, int]:
+def _bytes_text(count: int | SymInt) -> str:
+    return f"{count} B" if isinstance(count, SymInt) else format_bytes(count)
+
+
+def count_bytes(steps: Sequence[Step]) -> dict[str, int | SymInt]:
     """The memory of all storages in bytes, by category: parameters and buffers, inputs, and computed tensors."""
-    counted = {"state": 0, "inputs": 0, "computed": 0}
+    counted: dict[str, int | SymInt] = {"state": 0, "inputs": 0, "computed": 0}
     for step in steps:
         group = {"parameter": "state", "buffer": "state", "constant": "state", "input": "inputs"}.get(step.kind)
         counted[group or "computed"] += step.nbytes
     return counted
 
 
-def format_flops(count: int) -> str:
+def format_flops(count: int | SymInt) -> str:
     """A number of floating-point operations with a suitable unit.
 
     >>> format_flops(2_500_000_000)
     '2.5 GFLOP'
     """
+    if isinstance(count, SymInt):
+        return f"{count} FLOP"
     size = float(count)
     for unit in ("FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP"):
         if size < 1000:
@@ -331,7 +347,7 @@ def layer_steps_table(steps: Iterable[Step], depth: int, *, title: str = "") -> 
     for column in ("operators", "FLOPs", "bytes"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, (operators, flops, nbytes) in by_layer(steps, depth).items():
-        table.add_row(Text(name or "(the model)"), f"{operators:,}", format_flops(flops), format_bytes(nbytes))
+        table.add_row(Text(name or "(the model)"), f"{operators:,}", format_flops(flops), _bytes_text(nbytes))
     return table
 
 
@@ -352,7 +368,7 @@ def print_steps(steps: Sequence[Step], *, title: str = "", depth: int | None = N
         print_table(layer_steps_table(steps, depth, title=title))
     operators = sum(step.is_operator for step in steps)
     flops = format_flops(sum(step.flops for step in steps))
-    counted = {name: format_bytes(count) for name, count in count_bytes(steps).items()}
+    counted = {name: _bytes_text(count) for name, count in count_bytes(steps).items()}
     Console().print(
         f"Total: {len(steps):,} nodes, {operators:,} operators, {flops}, "
         f"{counted['state']} of parameters and buffers, {counted['inputs']} of inputs, "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,62 @@ def test_owners_add_up_to_what_is_allocated_at_every_event() -> None:
     assert sum(moment.owners.values()) == moment.total == tracked.peak
     for point in tracked.timeline[::17]:
         assert tracked.at(point.event).owners == point.owners
+
+
+def convolutions() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(14400, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.randn(8, 3, 32, 32, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+
+def attention() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, batch_first=True), 2).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    x = torch.randn(4, 128, 64, device="cuda")
+    for _ in range(2):
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def resized() -> None:
+    x = torch.empty(1000, device="cuda")
+    x.untyped_storage().resize_(5 * MiB)
+    x.untyped_storage().resize_(0)
+    torch.sort(torch.randn(100_000, device="cuda"))
+
+
+@pytest.mark.parametrize("program", [train, convolutions, attention, resized])
+def test_owners_add_up_to_the_allocators_bytes_at_every_event(program: Callable[[], None]) -> None:
+    with torchfake.fake_mode():
+        memory.attach(total_memory=8 << 30)
+        with memory.track() as tracked:
+            program()
+            gc.collect()
+            assert tracked.timeline[-1].total == memory.allocated()
+        assert tracked.peak == memory.max_allocated()
+    births = {piece.born: piece.nbytes for piece in tracked.pieces}
+    deaths = {piece.died: -piece.nbytes for piece in tracked.pieces if piece.died != -1}
+    total = 0
+    for point in tracked.timeline:
+        total += births.get(point.event, 0) + deaths.get(point.event, 0)
+        assert point.total == total
+        assert min(point.owners.values()) >= 0
+
+
+def test_parameters_gradients_and_state_are_listed_under_the_module_that_holds_them() -> None:
+    with memory.track(total_memory=8 << 30) as tracked:
+        train(steps=2)
+    kept = [p for p in tracked.pieces if p.owner in ("parameters", "gradients", "optimizer state")]
+    assert {p.module for p in kept} == {"Sequential.0", "Sequential.2"}
+    weights = 4 * (256 * 512 + 512)
+    assert sum(p.requested for p in kept if p.module == "Sequential.0" and p.owner == "parameters") == weights
+    assert sum(p.requested for p in kept if p.module == "Sequential.0" and p.owner == "optimizer state") == 2 * weights
 
 
 def test_parameters_gradients_and_optimizer_state_are_told_apart() -> None:

@@ -156,3 +156,20 @@ def test_the_fixture_holds_a_test_to_a_budget(pytester: pytest.Pytester) -> None
     result = pytester.runpytest_inprocess("-p", "torchfake.pytest_plugin")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*the peak of memory is 3.0 MiB, of 2.0 MiB*"])
+
+
+def test_layers_and_traces_are_tables_in_a_notebook_with_names_escaped() -> None:
+    import torch
+    from torch import nn
+
+    from torchfake.inspect_model import survey
+    from torchfake.trace_model import trace
+
+    with fake_mode():
+        model = nn.Sequential()
+        model.add_module("<b>bold</b>", nn.Linear(3, 7))
+        pages = [survey(model)._repr_html_(), trace(model, torch.ones(2, 3))._repr_html_()]
+    for page in pages:
+        assert page.startswith("<pre")
+        assert "&lt;b&gt;bold&lt;/b&gt;" in page
+        assert "<b>bold" not in page

@@ -65,6 +65,8 @@ def check_sample(info: Any, sample: Any) -> str:
             info.op(first, *rest, **named)
         return "raised"
     hints = {name: number.node.hint for name, number in env.symbols.items()}
+    if None in hints.values():
+        return "data"  # a number among the arguments is a tensor: see test_data_dependent_sizes.py
     reals = [x for x in tree_flatten(real)[0] if isinstance(x, torch.Tensor)]
     fakes = [x for x in tree_flatten(fake)[0] if isinstance(x, torch.Tensor)]
 
@@ -89,4 +91,4 @@ def check_sample(info: Any, sample: Any) -> str:
 def test_expressions_hold_at_other_sizes(name: str) -> None:
     samples = BY_NAME[name].sample_inputs("cpu", torch.float32, requires_grad=False)
     for sample in itertools.islice(samples, SAMPLES):
-        assert check_sample(BY_NAME[name], sample) in ("held", "refused", "raised", "skipped")
+        assert check_sample(BY_NAME[name], sample) in ("held", "refused", "raised", "skipped", "data")

@@ -11,6 +11,7 @@
 #include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/miss.h>
+#include <torchfake/dispatch/new_symbols.h>
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/dispatch/unboxed_call.h>
@@ -84,8 +85,13 @@ void answer(Call& call, const ModePtr& mode) {
 void follow(Route route, Call& call, const ModePtr& mode) {
   switch (route) {
     case Route::kFake:
-      if (C10_UNLIKELY(ShapeEnv::exist()) && has_symbols(call)) {
-        return symbolic_call(call, mode, &answer);
+      if (C10_UNLIKELY(ShapeEnv::exist())) {
+        if (answer_with_new_symbols(call, mode)) {
+          return;
+        }
+        if (has_symbols(call)) {
+          return symbolic_call(call, mode, &answer);
+        }
       }
       return answer(call, mode);
     case Route::kReal:

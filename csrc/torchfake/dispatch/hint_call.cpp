@@ -1,4 +1,4 @@
-// The arguments of a call with symbolic sizes at the hints of their symbols. See Note [Symbolic calls].
+// The arguments of a call with symbolic sizes at the hints of their symbols, or at examples where they have none. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 
 #include <torchfake/symbolic/errors.h>
@@ -19,13 +19,20 @@ bool is_symbolic_list(const c10::IValue& value) {
   return std::any_of(elements.begin(), elements.end(), is_symbolic_number);
 }
 
-std::optional<int64_t> hint_of(const c10::SymInt& value) {
+namespace {
+
+std::optional<NumberFor> number_for(const c10::SymInt& value) {
   if (const std::optional<int64_t> number = value.maybe_as_int()) {
-    return number;
+    return NumberFor{Value::of(*number), true};
   }
-  SymExprNode* node = as_expr_node(value.toSymNodeImplUnowned());
-  const std::optional<Value> hint = node == nullptr ? std::nullopt : node->hint();
-  return hint ? std::optional(hint->integer) : std::nullopt;
+  return torchfake::number_for(value.toSymNodeImplUnowned());
+}
+
+}  // namespace
+
+std::optional<int64_t> hint_of(const c10::SymInt& value) {
+  const std::optional<NumberFor> number = number_for(value);
+  return number ? std::optional(number->value.integer) : std::nullopt;
 }
 
 std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values) {
@@ -72,14 +79,16 @@ void HintCall::settle(bool counts_versions) const {
   }
 }
 
-int64_t HintCall::required_hint(const c10::SymInt& value) const {
-  const std::optional<int64_t> hint = hint_of(value);
-  if (!hint) {
-    raise_unbacked_symbol(
-        call_.op_name(),
-        c10::str("the size ", value, " is known to data alone, and this operator has no rule for such sizes."));
+Value HintCall::required(const std::optional<NumberFor>& number) {
+  if (!number) {
+    raise_unbacked_symbol(call_.op_name(), "a size or a number among the arguments has no value that could stand in.");
   }
-  return *hint;
+  has_examples_ |= !number->is_hint;
+  return number->value;
+}
+
+int64_t HintCall::required(const c10::SymInt& value) {
+  return required(number_for(value)).integer;
 }
 
 c10::IValue HintCall::number_of(const c10::IValue& value) {
@@ -87,16 +96,13 @@ c10::IValue HintCall::number_of(const c10::IValue& value) {
     return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
   }
   if (value.isSymInt()) {
-    return required_hint(value.toSymInt());
+    return required(value.toSymInt());
   }
-  if (value.isSymFloat() || value.isSymBool()) {
-    SymExprNode* node =
-        as_expr_node(value.isSymFloat() ? value.toSymFloat().toSymNodeImpl() : value.toSymBool().toSymNodeImpl());
-    const std::optional<Value> hint = node == nullptr ? std::nullopt : node->hint();
-    if (!hint) {
-      raise_unbacked_symbol(call_.op_name(), "a number among the arguments is known to data alone.");
-    }
-    return value.isSymFloat() ? c10::IValue(hint->real) : c10::IValue(hint->integer != 0);
+  if (value.isSymFloat()) {
+    return required(torchfake::number_for(value.toSymFloat().toSymNodeImpl().get())).real;
+  }
+  if (value.isSymBool()) {
+    return required(torchfake::number_for(value.toSymBool().toSymNodeImpl().get())).integer != 0;
   }
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
@@ -135,10 +141,10 @@ at::Tensor HintCall::stand_in_for(const at::Tensor& tensor) {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    sizes.push_back(required_hint(tensor.sym_size(dim)));
-    strides.push_back(required_hint(tensor.sym_stride(dim)));
+    sizes.push_back(required(tensor.sym_size(dim)));
+    strides.push_back(required(tensor.sym_stride(dim)));
   }
-  const int64_t offset = required_hint(tensor.sym_storage_offset());
+  const int64_t offset = required(tensor.sym_storage_offset());
   at::Tensor stand_in = make_fake(
       aliases_ ? c10::Storage(tensor.storage()) : storage_like(tensor.storage(), fake->claimed_device()),
       fake->key_set(),

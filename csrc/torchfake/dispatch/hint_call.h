@@ -1,4 +1,4 @@
-// The arguments of a call with symbolic sizes at the hints of their symbols. See Note [Symbolic calls].
+// The arguments of a call with symbolic sizes at the hints of their symbols, or at examples where they have none. See Note [Symbolic calls].
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -10,17 +10,23 @@ bool is_symbolic_number(const c10::IValue& value);
 // A list among whose elements is such a number.
 bool is_symbolic_list(const c10::IValue& value);
 
-// The value of a size at the hints; nothing where it has none.
+// What a size stands at: the value at the hints, or at an example for what has none (number_for). Nothing for a symbol of a
+// kind that nobody knows.
 std::optional<int64_t> hint_of(const c10::SymInt& value);
 std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values);
 
-// The call with every symbol at its hint. Throws UnbackedSymbolError where one has none.
+// The call with every symbol at its hint, or at an example. Throws UnbackedSymbolError where there is neither.
 class HintCall {
  public:
   // With `aliases`, stand-ins have the storage and the version counter of what they stand for.
   HintCall(const Call& call, bool aliases);
 
   torch::jit::Stack stack;
+
+  // Whether some number is an example.
+  bool has_examples() const {
+    return has_examples_;
+  }
 
   // What stands behind a stand-in, or the tensor itself.
   at::Tensor original_of(const at::Tensor& tensor) const;
@@ -29,7 +35,8 @@ class HintCall {
   void settle(bool counts_versions) const;
 
  private:
-  int64_t required_hint(const c10::SymInt& value) const;
+  Value required(const std::optional<NumberFor>& number);
+  int64_t required(const c10::SymInt& value);
   c10::IValue number_of(const c10::IValue& value);
   at::Tensor stand_in_for(const at::Tensor& tensor);
   // One for each storage: which arguments share one is part of the call.
@@ -37,6 +44,7 @@ class HintCall {
 
   const Call& call_;
   const bool aliases_;
+  bool has_examples_ = false;
   std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
 };

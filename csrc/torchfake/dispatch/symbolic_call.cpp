@@ -3,6 +3,7 @@
 
 #include <torchfake/core/call_context.h>
 #include <torchfake/dispatch/hint_call.h>
+#include <torchfake/dispatch/meta_call.h>
 #include <torchfake/symbolic/errors.h>
 
 namespace torchfake {
@@ -113,80 +114,49 @@ void answer_specialised(Call& call, const ModePtr& mode, Answer answer) {
 
 // Returns whether the rule had a say.
 bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicCall& symbolic, SymbolicRule rule, Answer answer) {
-  HintCall numbers(call, /*aliases=*/false);
-  run_with(numbers, call, mode, answer);
+  std::optional<HintCall> numbers(std::in_place, call, /*aliases=*/false);
+  const bool rule_is_first = numbers->has_examples();
+  if (rule_is_first) {
+    if (!rule(symbolic)) {
+      run_with(*numbers, call, mode, answer);  // says what is wrong with the call, if something is
+      return false;
+    }
+    numbers.emplace(call, /*aliases=*/false);  // examples that fit what the rule has learnt
+  }
+  run_with(*numbers, call, mode, answer);
+  std::vector<at::Tensor> outputs;
   std::vector<bool> is_fresh;
-  for_each_tensor(numbers.stack, [&](const at::Tensor& tensor) {
-    symbolic.outputs.push_back(tensor);
-    is_fresh.push_back(numbers.original_of(tensor).is_same(tensor) && as_fake(tensor) != nullptr);
+  for_each_tensor(numbers->stack, [&](const at::Tensor& tensor) {
+    outputs.push_back(tensor);
+    is_fresh.push_back(numbers->original_of(tensor).is_same(tensor) && as_fake(tensor) != nullptr);
     return tensor;
   });
-  if (!rule(symbolic)) {
+  if (!rule_is_first && !rule(symbolic)) {
     return false;
   }
-  symbolic.geometries.resize(symbolic.outputs.size());
-  for (size_t i = 0; i < symbolic.outputs.size(); ++i) {
-    const std::optional<SymbolicCall::Geometry>& geometry = symbolic.geometries[i];
-    if (is_fresh[i] && (!geometry || !fits(*geometry, symbolic.outputs[i]))) {
+  std::vector<std::optional<SymbolicCall::Geometry>> geometries(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    geometries[i] = symbolic.geometry(i, outputs[i]);
+    if (is_fresh[i] && (!geometries[i] || !fits(*geometries[i], outputs[i]))) {
       return false;
     }
   }
-  numbers.settle(/*counts_versions=*/true);
+  numbers->settle(/*counts_versions=*/true);
   size_t index = 0;
-  for_each_tensor(numbers.stack, [&](const at::Tensor& tensor) {
+  for_each_tensor(numbers->stack, [&](const at::Tensor& tensor) {
     const size_t i = index++;
     if (is_fresh[i]) {
-      const SymbolicCall::Geometry& geometry = *symbolic.geometries[i];
+      const SymbolicCall::Geometry& geometry = *geometries[i];
       const bool is_number = c10::asIntArrayRefSlowOpt(geometry.sizes) && c10::asIntArrayRefSlowOpt(geometry.strides);
       if (!is_number) {
         forget_known_bytes(tensor.storage().unsafeGetStorageImpl());  // of other sizes, there would be others
         tensor.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides);
       }
     }
-    return numbers.original_of(tensor);
+    return numbers->original_of(tensor);
   });
-  give_back(call, numbers.stack);
+  give_back(call, numbers->stack);
   return true;
-}
-
-ShapeEnvPtr find_env(const Call& call) {
-  const auto env_of = [](const c10::SymInt& value) -> ShapeEnvPtr {
-    SymExprNode* node = value.is_heap_allocated() ? as_expr_node(value.toSymNodeImplUnowned()) : nullptr;
-    return node == nullptr ? nullptr : node->env();
-  };
-  for (const TensorArg& tensor : call.tensors()) {
-    if (!tensor.impl->has_symbolic_sizes_strides()) {
-      continue;
-    }
-    for (const c10::SymIntArrayRef values : {tensor.impl->sym_sizes(), tensor.impl->sym_strides()}) {
-      for (const c10::SymInt& value : values) {
-        if (ShapeEnvPtr env = env_of(value)) {
-          return env;
-        }
-      }
-    }
-  }
-  for (size_t i = 0; i < call.num_args(); ++i) {
-    const c10::IValue& value = call.arg(i);
-    if (value.isSymInt()) {
-      if (ShapeEnvPtr env = env_of(value.toSymInt())) {
-        return env;
-      }
-    } else if (is_symbolic_list(value)) {
-      for (const c10::IValue& element : value.toListRef()) {
-        if (ShapeEnvPtr env = element.isSymInt() ? env_of(element.toSymInt()) : nullptr) {
-          return env;
-        }
-      }
-    } else if (value.isSymFloat() || value.isSymBool()) {
-      SymExprNode* node =
-          as_expr_node(value.isSymFloat() ? value.toSymFloat().toSymNodeImpl() : value.toSymBool().toSymNodeImpl());
-      if (node != nullptr) {
-        return node->env();
-      }
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace
@@ -194,15 +164,15 @@ ShapeEnvPtr find_env(const Call& call) {
 void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
   // A copy: the argument that holds the mode may be gone after the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
-  const ShapeEnvPtr env = find_env(call);
-  if (env == nullptr) {
-    raise_dynamic_shapes(
-        call.op_name(), "a size among the arguments is a symbol of PyTorch's own; use a torchfake.ShapeEnv.");
-  }
   const AskingOperator asking(call.traits.name);
+  if (has_fake_impl(call)) {  // its author's function sees the symbols
+    CallContext context;
+    context.is_unkeyed = true;
+    return fake_impl_call(call, held);
+  }
   const SymbolicRuleFinder finder = g_finder.load(std::memory_order_acquire);
   const SymbolicRules rules = finder == nullptr ? SymbolicRules() : finder(call.traits);
-  SymbolicCall symbolic(call, env);
+  SymbolicCall symbolic(call);
   if (rules.view != nullptr) {
     std::vector<c10::IValue> outputs;
     if (rules.view(symbolic, outputs)) {

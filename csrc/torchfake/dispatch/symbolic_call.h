@@ -16,21 +16,24 @@ namespace torchfake {
 // real operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a
 // rule that does not fit the call has no say.
 //
+// A symbol that only data knows has no hint, and stands at an example (number_for). There the rule comes first, because
+// what it learns (that u0 is equal to u1) decides which examples are possible. It has the same say: the sizes are the
+// rule's, the example gives dtypes and layout.
+//
 // Without a rule, or where it has no say, the call is specialised: guards are recorded that every symbol in its arguments
 // has the value of its hint, and the answer is the one for numbers. So an operator without a rule costs generality, and
-// never correctness.
+// never correctness. Of a symbol without a hint that is an error.
+//
+// The sizes are c10::SymInt, whoever's nodes they are: torchfake's or PyTorch's.
 //
 // Views need no stand-ins: their rules make the view of the symbolic fake itself.
 class SymbolicCall {
  public:
   using Sizes = c10::SymDimVector;
 
-  SymbolicCall(const Call& call, ShapeEnvPtr env) : call(call), env(std::move(env)) {}
+  explicit SymbolicCall(const Call& call) : call(call) {}
 
   const Call& call;
-  const ShapeEnvPtr env;
-  // What the stand-ins gave, every tensor of it; empty before.
-  std::vector<at::Tensor> outputs;
 
   // The index of the argument with this name, or -1.
   int arg_named(std::string_view name) const;
@@ -54,14 +57,19 @@ class SymbolicCall {
   // matter of course: the layout of outputs follows from it.
   void guard_stride_order() const;
 
+  // What was set for an output; nothing where nothing was, or where the output has another number of dimensions.
   struct Geometry {
     Sizes sizes;
     Sizes strides;
   };
-  std::vector<std::optional<Geometry>> geometries;
+  std::optional<Geometry> geometry(size_t index, const at::Tensor& output) const;
+
+ private:
+  std::vector<std::optional<Sizes>> sizes_;
+  std::optional<Sizes> sizes_of_all_;
 };
 
-// Sets the geometry of the outputs; returns whether it can.
+// Sets the sizes of the outputs; returns whether it can.
 using SymbolicRule = bool (*)(SymbolicCall& call);
 // Replaces the arguments on the stack by views; returns whether it can, having left the stack alone where it cannot.
 using SymbolicView = bool (*)(SymbolicCall& call, std::vector<c10::IValue>& outputs);

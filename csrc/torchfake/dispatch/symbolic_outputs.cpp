@@ -59,26 +59,26 @@ c10::SymDimVector plain(c10::SymIntArrayRef values) {
 }  // namespace
 
 void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
-  const at::Tensor& output = outputs.at(index);
-  if (static_cast<size_t>(output.dim()) != sizes.size()) {
-    return;
-  }
-  Geometry geometry;
-  geometry.sizes = plain(sizes);
-  geometry.strides.resize(sizes.size());
-  c10::SymInt stride = 1;
-  for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
-    geometry.strides[dim] = plain(stride);
-    stride = stride * sizes[dim];
-  }
-  geometries.resize(outputs.size());
-  geometries[index] = std::move(geometry);
+  sizes_.resize(std::max(sizes_.size(), index + 1));
+  sizes_[index] = plain(sizes);
 }
 
 void SymbolicCall::set_outputs(c10::SymIntArrayRef sizes) {
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    set_output(i, sizes);
+  sizes_of_all_ = plain(sizes);
+}
+
+std::optional<SymbolicCall::Geometry> SymbolicCall::geometry(size_t index, const at::Tensor& output) const {
+  const std::optional<Sizes>& sizes = index < sizes_.size() && sizes_[index] ? sizes_[index] : sizes_of_all_;
+  if (!sizes || static_cast<size_t>(output.dim()) != sizes->size()) {
+    return std::nullopt;
   }
+  Geometry geometry{*sizes, Sizes(sizes->size())};
+  c10::SymInt stride = 1;
+  for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
+    geometry.strides[dim] = plain(stride);
+    stride = stride * (*sizes)[dim];
+  }
+  return geometry;
 }
 
 void SymbolicCall::guard_stride_order() const {
@@ -94,8 +94,9 @@ void SymbolicCall::guard_stride_order() const {
     }
     const c10::SmallVector<int64_t, 5> order = by_stride(*sizes, *hints);
     for (size_t i = 1; i < order.size(); ++i) {
-      // Zero, of an expanded dimension, and one are numbers; the order of the rest is asked for.
-      strides[order[i - 1]].sym_le(strides[order[i]]).guard_bool(__FILE__, __LINE__);
+      // Zero, of an expanded dimension, and one are numbers; the order of the rest is asked for. Where only data knows, it is
+      // the order of the examples.
+      strides[order[i - 1]].sym_le(strides[order[i]]).guard_or_true(__FILE__, __LINE__);
     }
   }
 }

@@ -1,6 +1,8 @@
 // Who owns the bytes of a device.
 #include <torchfake/memory/ledger.h>
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -49,11 +51,15 @@ void Ledger::death(uint32_t number) noexcept {
   events_.push_back(~static_cast<int64_t>(number));
 }
 
-void Ledger::claim(const void* storage, Owner owner) {
+void Ledger::claim(const void* storage, Owner owner, uint32_t scope) {
   const std::lock_guard lock(mutex_);
+  TORCH_CHECK_INDEX(scope < scopes_.size(), "Ledger::claim: there is no scope ", scope, ".");
   if (const auto found = alive_.find(storage); found != alive_.end()) {
     records_[found->second].owner = owner;
     records_[found->second].is_claimed = true;
+    if (scope != 0) {
+      records_[found->second].scope = scope;
+    }
   }
 }
 

@@ -70,8 +70,9 @@ class Ledger {
   uint32_t birth(LedgerRecord record);
   void death(uint32_t record) noexcept;
 
-  // Whose the block of a storage is. Nothing where it has no block that lives.
-  void claim(const void* storage, Owner owner);
+  // Whose the block of a storage is, and of which module; 0 leaves the one that made it. Nothing where it has no block that
+  // lives. Throws IndexError if no such scope was named.
+  void claim(const void* storage, Owner owner, uint32_t scope = 0);
   // A backward pass begins, and with it a phase: what forward passes made and still lives are activations.
   void begin_backward();
 

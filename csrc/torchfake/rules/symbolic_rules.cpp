@@ -13,13 +13,34 @@ namespace {
 using Sizes = SymbolicCall::Sizes;
 using Outputs = std::vector<c10::IValue>;
 
+// What has to hold for the call to be valid. Of a size that only data knows, it is taken to, and checked at run time.
 bool guard(const c10::SymBool& condition) {
-  return condition.guard_bool(__FILE__, __LINE__);
+  return condition.expect_true(__FILE__, __LINE__);
+}
+
+// What may hold or not, and of a size that only data knows is taken not to.
+bool if_known(const c10::SymBool& condition) {
+  return condition.guard_or_false(__FILE__, __LINE__);
+}
+
+// By the hint; nothing where only data knows.
+std::optional<bool> decided(const c10::SymBool& condition) {
+  const bool is_true = condition.guard_or_false(__FILE__, __LINE__);
+  return is_true == condition.guard_or_true(__FILE__, __LINE__) ? std::optional(is_true) : std::nullopt;
+}
+
+// `place`, counted from the end where it is negative.
+c10::SymInt from_the_start(const c10::SymInt& place, const c10::SymInt& size) {
+  const std::optional<bool> is_negative = decided(place.sym_lt(0));
+  if (is_negative) {
+    return *is_negative ? place + size : place;
+  }
+  return place + size * ((place + 1).min(0) - place.min(0));  // once the size below zero, and not at all from there on
 }
 
 bool is_one(const c10::SymInt& size) {
   const std::optional<int64_t> number = size.maybe_as_int();
-  return number ? *number == 1 : guard(size.sym_eq(1));
+  return number ? *number == 1 : if_known(size.sym_eq(1));
 }
 
 Sizes sizes_of(const at::Tensor& tensor) {
@@ -144,7 +165,7 @@ bool reduction(SymbolicCall& call) {
 bool layer_norm(SymbolicCall& call) {
   const Sizes sizes = sizes_of(call.tensor(0));
   const Sizes normalised = call.integers(1);
-  if (normalised.size() > sizes.size() || call.outputs.size() != 3) {
+  if (normalised.size() > sizes.size()) {
     return false;
   }
   Sizes statistics = sizes;
@@ -233,12 +254,54 @@ bool index_select(SymbolicCall& call) {
   return true;
 }
 
+// (self, indices): the sizes that the indices have together, in the place of the dimensions they select from, or in front
+// where these are not next to each other.
+bool index(SymbolicCall& call) {
+  const Sizes before = sizes_of(call.tensor(0));
+  Sizes selected;
+  std::vector<size_t> places;
+  const std::vector<std::optional<at::Tensor>> indices = call.arg(1).toOptionalTensorVector();
+  if (indices.size() > before.size()) {
+    return false;
+  }
+  for (size_t dim = 0; dim < indices.size(); ++dim) {
+    const std::optional<at::Tensor>& each = indices[dim];
+    if (!each || !each->defined()) {
+      continue;
+    }
+    if (each->scalar_type() == c10::kBool || each->scalar_type() == c10::kByte ||
+        !broadcast(selected, each->sym_sizes())) {
+      return false;
+    }
+    places.push_back(dim);
+  }
+  if (places.empty()) {
+    return false;
+  }
+  const bool is_adjacent = places.back() - places.front() + 1 == places.size();
+  Sizes sizes;
+  if (!is_adjacent) {
+    sizes = selected;
+  }
+  for (size_t dim = 0; dim < before.size(); ++dim) {
+    if (is_adjacent && dim == places.front()) {
+      sizes.insert(sizes.end(), selected.begin(), selected.end());
+    }
+    if (std::find(places.begin(), places.end(), dim) == places.end()) {
+      sizes.push_back(before[dim]);
+    }
+  }
+  call.guard_stride_order();
+  call.set_outputs(sizes);
+  return true;
+}
+
 // (query, key, value, ...): the result, and a logarithm per query.
 bool attention(SymbolicCall& call) {
   const Sizes query = sizes_of(call.tensor(0));
   const Sizes key = sizes_of(call.tensor(1));
   const Sizes value = sizes_of(call.tensor(2));
-  if (query.size() != 4 || key.size() != 4 || value.size() != 4 || call.outputs.size() != 2) {
+  if (query.size() != 4 || key.size() != 4 || value.size() != 4) {
     return false;
   }
   const bool agrees = guard(query[0].sym_eq(key[0])) && guard(key[0].sym_eq(value[0])) &&
@@ -424,13 +487,11 @@ bool select(SymbolicCall& call, Outputs& outputs) {
   }
   const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
   const c10::SymInt size = self.sym_size(dim);
-  c10::SymInt index = call.integer(2);
-  if (!guard(index.sym_ge(-size)) || !guard(index.sym_lt(size))) {
+  const c10::SymInt asked = call.integer(2);
+  if (!guard(asked.sym_ge(-size)) || !guard(asked.sym_lt(size))) {
     return false;
   }
-  if (guard(index.sym_lt(0))) {
-    index = index + size;
-  }
+  const c10::SymInt index = from_the_start(asked, size);
   Sizes sizes = sizes_of(self);
   Sizes strides = strides_of(self);
   const c10::SymInt offset = self.sym_storage_offset() + index * strides[dim];
@@ -451,14 +512,18 @@ bool slice(SymbolicCall& call, Outputs& outputs) {
   if (!guard(step.sym_gt(0))) {
     return false;
   }
-  const auto bounded = [&](c10::SymInt place, const c10::SymInt& low) {
-    if (guard(place.sym_lt(0))) {
-      place = place + size;
-    }
-    if (guard(place.sym_lt(low))) {
+  // By decisions where sizes have hints, and by the minimum and maximum that Python computes where they have none.
+  const auto bounded = [&](const c10::SymInt& asked, const c10::SymInt& low) {
+    c10::SymInt place = from_the_start(asked, size);
+    const std::optional<bool> is_below = decided(place.sym_lt(low));
+    if (is_below == std::optional(true)) {
       return low;
     }
-    return guard(place.sym_gt(size)) ? size : place;
+    if (!is_below) {
+      place = place.max(low);
+    }
+    const std::optional<bool> is_above = decided(place.sym_gt(size));
+    return is_above == std::optional(true) ? size : is_above ? place : place.min(size);
   };
   const c10::SymInt start = call.arg(2).isNone() ? c10::SymInt(0) : bounded(call.integer(2), 0);
   const bool to_the_end = call.arg(3).isNone() || call.integer(3).maybe_as_int() == std::optional(INT64_MAX);
@@ -480,6 +545,27 @@ bool as_strided(SymbolicCall& call, Outputs& outputs) {
       call.integers(1),
       call.integers(2),
       call.arg(3).isNone() ? self.sym_storage_offset() : call.integer(3));
+}
+
+// (self, dim): as many views as the dimension has elements.
+bool unbind(SymbolicCall& call, Outputs& outputs) {
+  const at::Tensor self = call.tensor(0);
+  if (self.dim() == 0) {
+    return false;
+  }
+  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
+  Sizes sizes = sizes_of(self);
+  Sizes strides = strides_of(self);
+  const int64_t count = sizes[dim].guard_int(__FILE__, __LINE__);
+  const c10::SymInt stride = strides[dim];
+  sizes.erase(sizes.begin() + dim);
+  strides.erase(strides.begin() + dim);
+  c10::List<at::Tensor> views;
+  for (int64_t i = 0; i < count; ++i) {
+    views.push_back(symbolic_view(self, sizes, strides, self.sym_storage_offset() + i * stride));
+  }
+  outputs.emplace_back(std::move(views));
+  return true;
 }
 
 // The same view of itself: squeeze_.
@@ -520,6 +606,7 @@ constexpr Row kRows[] = {
     {"select.int", {nullptr, &select}},
     {"slice.Tensor", {nullptr, &slice}},
     {"as_strided", {nullptr, &as_strided}},
+    {"unbind", {nullptr, &unbind}},
     {"squeeze_", {nullptr, &in_place<&squeeze>}},
     {"unsqueeze_", {nullptr, &in_place<&unsqueeze>}},
     {"t_", {nullptr, &in_place<&transpose_matrix>}},
@@ -543,6 +630,7 @@ constexpr Row kRows[] = {
     {"cat", {&concatenate, nullptr}},
     {"stack", {&stack, nullptr}},
     {"index_select", {&index_select, nullptr}},
+    {"index.Tensor _unsafe_index", {&index, nullptr}},
     {"_scaled_dot_product_flash_attention_for_cpu", {&attention, nullptr}},
     {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", {&pointwise, nullptr}},
 };

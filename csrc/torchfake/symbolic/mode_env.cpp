@@ -10,6 +10,39 @@ namespace {
 struct Entry {
   c10::weak_intrusive_ptr<ModeState> mode;
   ShapeEnvPtr env;
+  std::shared_ptr<SymbolSource> source;
+};
+
+// The symbols of torchfake's own environments.
+class OwnSymbols final : public SymbolSource {
+ public:
+  explicit OwnSymbols(ShapeEnvPtr env) : env_(std::move(env)) {}
+
+  bool gives_sizes() override {
+    return env_->allow_dynamic_output_shape_ops;
+  }
+  bool gives_values() override {
+    return env_->allow_scalar_outputs;
+  }
+  c10::SymInt new_size(int64_t low, std::optional<int64_t> high) override {
+    const ExprPtr size = env_->create_unbacked(ValueType::kInt, /*is_size=*/true, "");
+    env_->bound_symbol(size, {low, high.value_or(Range::kNoHigh)});
+    return to_sym_int(env_, size);
+  }
+  c10::Scalar new_value(ValueType type) override {
+    if (type == ValueType::kFloat) {
+      return to_sym_float(env_, env_->create_unbacked(type, /*is_size=*/false, ""));
+    }
+    const ExprPtr number = env_->create_unbacked(ValueType::kInt, /*is_size=*/false, "");
+    if (type == ValueType::kInt) {
+      return to_sym_int(env_, number);
+    }
+    env_->bound_symbol(number, {0, 1});
+    return to_sym_bool(env_, env_->pool().eq(number, env_->pool().integer(1)));
+  }
+
+ private:
+  const ShapeEnvPtr env_;
 };
 
 // A registry beside the modes, so that modes of numbers know nothing of it. Entries of modes that are gone leave with the
@@ -26,28 +59,56 @@ Registry& registry() {
 
 }  // namespace
 
-ShapeEnvPtr shape_env_of(const ModeState& mode) {
-  if (!ShapeEnv::exist()) {
-    return nullptr;
+namespace {
+
+// What the registry has for a mode, or nothing.
+std::optional<Entry> find_entry(const ModeState& mode) {
+  if (ShapeEnv::exist()) {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    const auto found = registry().entries.find(&mode);
+    if (found != registry().entries.end() && !found->second.mode.expired()) {
+      return found->second;
+    }
   }
-  std::lock_guard<std::mutex> lock(registry().mutex);
-  const auto found = registry().entries.find(&mode);
-  return found == registry().entries.end() || found->second.mode.expired() ? nullptr : found->second.env;
+  return std::nullopt;
 }
 
-void set_shape_env(const ModePtr& mode, ShapeEnvPtr env) {
-  std::vector<ShapeEnvPtr> gone;  // destroyed without the lock
+void set_entry(const ModePtr& mode, ShapeEnvPtr env, std::shared_ptr<SymbolSource> source) {
+  std::vector<Entry> gone;  // destroyed without the lock
   std::lock_guard<std::mutex> lock(registry().mutex);
   auto& entries = registry().entries;
   for (auto entry = entries.begin(); entry != entries.end();) {
     if (entry->second.mode.expired()) {
-      gone.push_back(std::move(entry->second.env));
+      gone.push_back(std::move(entry->second));
       entry = entries.erase(entry);
     } else {
       ++entry;
     }
   }
-  entries.insert_or_assign(mode.get(), Entry{c10::weak_intrusive_ptr<ModeState>(mode), std::move(env)});
+  entries.insert_or_assign(
+      mode.get(), Entry{c10::weak_intrusive_ptr<ModeState>(mode), std::move(env), std::move(source)});
+}
+
+}  // namespace
+
+ShapeEnvPtr shape_env_of(const ModeState& mode) {
+  const std::optional<Entry> entry = find_entry(mode);
+  return entry ? entry->env : nullptr;
+}
+
+std::shared_ptr<SymbolSource> symbol_source_of(const ModeState& mode) {
+  const std::optional<Entry> entry = find_entry(mode);
+  return entry ? entry->source : nullptr;
+}
+
+void set_shape_env(const ModePtr& mode, ShapeEnvPtr env) {
+  auto source = std::make_shared<OwnSymbols>(env);
+  set_entry(mode, std::move(env), std::move(source));
+}
+
+void set_symbol_source(const ModePtr& mode, std::shared_ptr<SymbolSource> source) {
+  ShapeEnv::note_existence();
+  set_entry(mode, nullptr, std::move(source));
 }
 
 }  // namespace torchfake

@@ -45,6 +45,12 @@ DecisionLog::~DecisionLog() {
   }
 }
 
+void DecisionLog::note_new_symbol() {
+  if (t_log != nullptr) {
+    t_log->made_symbols = true;
+  }
+}
+
 void DecisionLog::note(const Decision& decision) {
   if (t_log != nullptr) {
     t_log->decisions.push_back(decision);
@@ -53,6 +59,10 @@ void DecisionLog::note(const Decision& decision) {
 
 bool ShapeEnv::exist() noexcept {
   return g_exist.load(std::memory_order_relaxed);
+}
+
+void ShapeEnv::note_existence() noexcept {
+  g_exist.store(true, std::memory_order_relaxed);
 }
 
 ShapeEnv::ShapeEnv() : ShapeEnv(Options()) {}
@@ -98,9 +108,7 @@ ExprPtr ShapeEnv::create_symbol(Value hint, const std::string& name, const std::
         " here; equal names need equal sizes");
     return found->second;
   }
-  if (t_log != nullptr) {
-    t_log->made_symbols = true;
-  }
+  DecisionLog::note_new_symbol();
   SymbolInfo info;
   info.name = name.empty() ? fresh_name(hint.type == ValueType::kFloat ? "zf" : "s", sizes_made_) : name;
   info.source = source;
@@ -129,20 +137,6 @@ ExprPtr ShapeEnv::create_size(int64_t hint, const std::string& name, const std::
     ducks_.emplace(hint, symbol);
   }
   return symbol;
-}
-
-ExprPtr ShapeEnv::create_unbacked(ValueType type, bool is_size, const std::string& source) {
-  std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (t_log != nullptr) {
-    t_log->made_symbols = true;
-  }
-  SymbolInfo info;
-  info.name = type == ValueType::kFloat ? fresh_name("zuf", unbacked_floats_made_) : fresh_name("u", unbacked_made_);
-  info.source = source;
-  info.is_backed = false;
-  info.is_size = is_size;
-  info.range = is_size ? Range{0, Range::kNoHigh} : Range{};
-  return add_symbol({type, 0, 0}, false, std::move(info));
 }
 
 bool ShapeEnv::is_backed(ExprPtr expr) const {

@@ -67,6 +67,8 @@ class ShapeEnv {
 
   // Whether there is one in the process: asked of every call, so that calls without symbols stay as fast as they are.
   static bool exist() noexcept;
+  // From now on there is: for symbols of another kind of environment.
+  static void note_existence() noexcept;
 
   const Options& options() const {
     return options_;
@@ -82,6 +84,23 @@ class ShapeEnv {
   ExprPtr create_symbol(Value hint, const std::string& name, const std::string& source, Range range = {});
   // One without a hint: u0, u1... (zuf0, zuf1... for floats). `is_size`: at least zero.
   ExprPtr create_unbacked(ValueType type, bool is_size, const std::string& source);
+  // Narrows the values of a symbol without a hint: what its definition says, and nobody has to assert.
+  void bound_symbol(ExprPtr symbol, Range range);
+
+  // Whether operators may return symbols for sizes, and for values, that only data tells.
+  std::atomic<bool> allow_dynamic_output_shape_ops{true};
+  std::atomic<bool> allow_scalar_outputs{true};
+
+  // The symbols without hints that were made and not taken yet: whoever records a graph binds them to the outputs in which
+  // they appear. None that this thread makes while an IgnoredSymbols lives.
+  std::vector<ExprPtr> pending_symbols() const;
+  std::vector<ExprPtr> take_pending_symbols();
+  // `symbol`, of a program that was traced again, is `earlier`: the name of the first trace stays.
+  void rename_unbacked(ExprPtr symbol, ExprPtr earlier);
+
+  // The value at the hints. A symbol without a hint has the value of an example that fits what is known of it alone:
+  // for questions whose answer does not depend on it, such as a dtype.
+  std::optional<Value> example(ExprPtr expr);
 
   // Decides a boolean. Throws UnbackedSymbolError where that takes a hint and there is none.
   bool decide(ExprPtr expr, Asking asking);
@@ -148,6 +167,7 @@ class ShapeEnv {
   size_t sizes_made_ = 0;
   size_t unbacked_made_ = 0;
   size_t unbacked_floats_made_ = 0;
+  std::vector<ExprPtr> pending_;
   std::vector<Guard> guards_;
   std::vector<Guard> assertions_;
   ska::flat_hash_map<ExprPtr, ExprPtr> replacements_;  // of symbols and atoms, by what they are known to equal
@@ -157,6 +177,19 @@ class ShapeEnv {
   ska::flat_hash_map<ExprPtr, Range> range_memo_;
   ska::flat_hash_map<ExprPtr, ExprPtr> simplify_memo_;
   std::atomic<uint64_t> generation_{0};
+};
+
+// While one lives, symbols that this thread makes are bound to nothing: they are not among the pending ones.
+class IgnoredSymbols {
+ public:
+  IgnoredSymbols();
+  ~IgnoredSymbols();
+  IgnoredSymbols(const IgnoredSymbols&) = delete;
+  IgnoredSymbols& operator=(const IgnoredSymbols&) = delete;
+  IgnoredSymbols(IgnoredSymbols&&) = delete;
+  IgnoredSymbols& operator=(IgnoredSymbols&&) = delete;
+
+  static bool active() noexcept;
 };
 
 // While one lives, guards that this thread records name `op`.
@@ -184,6 +217,7 @@ class DecisionLog {
   DecisionLog& operator=(DecisionLog&&) = delete;
 
   static void note(const Decision& decision);
+  static void note_new_symbol();
 
   std::vector<Decision> decisions;
   bool made_symbols = false;  // symbols that are not in the call's arguments

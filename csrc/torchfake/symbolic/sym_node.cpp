@@ -11,8 +11,36 @@ namespace torchfake {
 namespace {
 
 std::atomic<NodeUnwrapper> g_unwrap{nullptr};
+std::atomic<NodeWrapper> g_wrap{nullptr};
+std::atomic<ForeignNumber> g_foreign{nullptr};
+
+c10::SymNode ready_for_python(const ShapeEnvPtr& env, ExprPtr expr) {
+  c10::SymNode node = c10::make_intrusive<SymExprNode>(env, expr);
+  const NodeWrapper wrap = g_wrap.load(std::memory_order_acquire);
+  return wrap == nullptr ? node : wrap(node);
+}
 
 }  // namespace
+
+void set_node_wrapper(NodeWrapper wrap) {
+  g_wrap.store(wrap, std::memory_order_release);
+}
+
+void set_foreign_numbers(ForeignNumber finder) {
+  g_foreign.store(finder, std::memory_order_release);
+}
+
+std::optional<NumberFor> number_for(c10::SymNodeImpl* node) {
+  if (SymExprNode* expr = as_expr_node(node)) {
+    if (const std::optional<Value> hint = expr->hint()) {
+      return NumberFor{*hint, true};
+    }
+    const std::optional<Value> value = expr->env()->example(expr->raw_expr());
+    return value ? std::optional(NumberFor{*value, false}) : std::nullopt;
+  }
+  const ForeignNumber finder = g_foreign.load(std::memory_order_acquire);
+  return finder == nullptr || node == nullptr ? std::nullopt : finder(node);
+}
 
 void set_node_unwrapper(NodeUnwrapper unwrap) {
   g_unwrap.store(unwrap, std::memory_order_release);
@@ -36,13 +64,11 @@ c10::SymInt to_sym_int(const ShapeEnvPtr& env, ExprPtr expr) {
 }
 
 c10::SymFloat to_sym_float(const ShapeEnvPtr& env, ExprPtr expr) {
-  return expr->op == Op::kFloat ? c10::SymFloat(expr->real)
-                                : c10::SymFloat(c10::SymNode(c10::make_intrusive<SymExprNode>(env, expr)));
+  return expr->op == Op::kFloat ? c10::SymFloat(expr->real) : c10::SymFloat(ready_for_python(env, expr));
 }
 
 c10::SymBool to_sym_bool(const ShapeEnvPtr& env, ExprPtr expr) {
-  return expr->op == Op::kBool ? c10::SymBool(expr->number != 0)
-                               : c10::SymBool(c10::SymNode(c10::make_intrusive<SymExprNode>(env, expr)));
+  return expr->op == Op::kBool ? c10::SymBool(expr->number != 0) : c10::SymBool(ready_for_python(env, expr));
 }
 
 ExprPtr to_expr(const ShapeEnvPtr& env, const c10::SymInt& value) {

@@ -127,6 +127,23 @@ SymExprNode* as_expr_node(c10::SymNodeImpl* node);
 using NodeUnwrapper = c10::SymNodeImpl* (*)(c10::SymNodeImpl* node);
 void set_node_unwrapper(NodeUnwrapper unwrap);
 
+// What a symbolic number stands at: its hint, or, where it has none, the value of an example (ShapeEnv::example). Nothing
+// for a node of a kind that nobody knows.
+struct NumberFor {
+  Value value;
+  bool is_hint = false;
+};
+std::optional<NumberFor> number_for(c10::SymNodeImpl* node);
+
+// Set once by the Python binding: the same for PyTorch's own nodes.
+using ForeignNumber = std::optional<NumberFor> (*)(c10::SymNodeImpl* node);
+void set_foreign_numbers(ForeignNumber finder);
+
+// Set once by the Python binding. PyTorch hands symbolic floats and booleans to Python only where they are in its own
+// wrapper, so those that operators return are put into one.
+using NodeWrapper = c10::SymNode (*)(const c10::SymNode& node);
+void set_node_wrapper(NodeWrapper wrap);
+
 // A number where the expression is one.
 c10::SymInt to_sym_int(const ShapeEnvPtr& env, ExprPtr expr);
 c10::SymFloat to_sym_float(const ShapeEnvPtr& env, ExprPtr expr);

@@ -1,0 +1,43 @@
+// Calls whose sizes or values only data tells, under a shape environment: the answer has new symbols.
+#pragma once
+
+#include <torchfake/core/call.h>
+#include <torchfake/symbolic/mode_env.h>
+
+namespace torchfake {
+
+// A call of an operator whose outcome depends on data that nobody knows.
+class NewSymbolsCall {
+ public:
+  NewSymbolsCall(Call& call, const ModePtr& mode, SymbolSource& symbols) : call(call), mode(mode), symbols_(symbols) {}
+
+  Call& call;
+  const ModePtr& mode;
+
+  at::Tensor tensor(size_t index) const {
+    return call.arg(index).toTensor();
+  }
+  // The size that was found in the call's first tensor before, or a new one. See ValueMemos.
+  c10::SymInt remembered_size(int64_t low, std::optional<int64_t> high);
+  c10::SymInt new_size(int64_t low, std::optional<int64_t> high) {
+    return symbols_.new_size(low, high);
+  }
+  c10::Scalar remembered_value(ValueType type);
+
+ private:
+  SymbolSource& symbols_;
+};
+
+// What the operator returns; nothing where it has no say, which leaves the arguments alone. Called with fakes that keep
+// the devices they claim, in the mode, below autograd.
+using NewSymbolsRule = std::optional<std::vector<c10::IValue>> (*)(NewSymbolsCall& call);
+
+// Set once, by rules/; null for an operator that never returns new symbols.
+using NewSymbolsFinder = NewSymbolsRule (*)(const OpTraits& traits);
+void set_new_symbols_rules(NewSymbolsFinder finder);
+
+// Answers the call if it depends on values that are not known, and its mode has an environment that allows symbols for
+// them; returns whether it did. Cheap for operators that depend on no values.
+bool answer_with_new_symbols(Call& call, const ModePtr& mode);
+
+}  // namespace torchfake

@@ -1,0 +1,98 @@
+// Symbols without hints: values and sizes that only data tells.
+#include <torchfake/symbolic/shape_env.h>
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace torchfake {
+
+namespace {
+
+thread_local int t_ignored = 0;
+
+// Sizes of examples. With many divisors, so that what is asked of sizes (to be split by heads, by groups) tends to hold;
+// none is 0 or 1, which are special.
+constexpr int64_t kExample = 5040;
+
+}  // namespace
+
+IgnoredSymbols::IgnoredSymbols() {
+  ++t_ignored;
+}
+
+IgnoredSymbols::~IgnoredSymbols() {
+  --t_ignored;
+}
+
+bool IgnoredSymbols::active() noexcept {
+  return t_ignored > 0;
+}
+
+ExprPtr ShapeEnv::create_unbacked(ValueType type, bool is_size, const std::string& source) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  DecisionLog::note_new_symbol();
+  SymbolInfo info;
+  info.name = type == ValueType::kFloat ? fresh_name("zuf", unbacked_floats_made_) : fresh_name("u", unbacked_made_);
+  info.source = source;
+  info.is_backed = false;
+  info.is_size = is_size;
+  info.range = is_size ? Range{0, Range::kNoHigh} : Range{};
+  const ExprPtr symbol = add_symbol({type, 0, 0}, false, std::move(info));
+  if (!IgnoredSymbols::active()) {
+    pending_.push_back(symbol);
+  }
+  return symbol;
+}
+
+void ShapeEnv::bound_symbol(ExprPtr symbol, Range range) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  Range& kept = symbols_[symbol->number].range;
+  kept = {std::max(kept.low, range.low), std::min(kept.high, range.high)};
+  forget_memos();
+}
+
+std::vector<ExprPtr> ShapeEnv::pending_symbols() const {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return pending_;
+}
+
+std::vector<ExprPtr> ShapeEnv::take_pending_symbols() {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return std::exchange(pending_, {});
+}
+
+void ShapeEnv::rename_unbacked(ExprPtr symbol, ExprPtr earlier) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const auto is_unbacked = [&](ExprPtr expr) { return expr->op == Op::kSymbol && !symbols_[expr->number].is_backed; };
+  TORCH_CHECK_VALUE(is_unbacked(symbol) && is_unbacked(earlier), "rename_unbacked: expected two symbols without hints");
+  if (simplify(symbol) == simplify(earlier)) {
+    return;
+  }
+  if (simplify(symbol) != symbol) {  // known to be something else by now: so is the earlier one
+    learn(pool_.eq(simplify(symbol), simplify(earlier)));
+    return;
+  }
+  const SymbolInfo& from = symbols_[symbol->number];
+  SymbolInfo& to = symbols_[earlier->number];
+  to.range = {std::max(from.range.low, to.range.low), std::min(from.range.high, to.range.high)};
+  to.is_size = to.is_size || from.is_size;
+  add_replacement(symbol, simplify(earlier));
+}
+
+std::optional<Value> ShapeEnv::example(ExprPtr expr) {
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return torchfake::evaluate(for_decision(expr), [&](uint32_t index) -> std::optional<Value> {
+    const ExprPtr symbol = pool_.symbol(index);
+    if (symbol->has_hint) {
+      return symbol->hint;
+    }
+    if (symbol->type == ValueType::kFloat) {
+      return Value::of(0.5);
+    }
+    const Range bounds = range_of(symbol);
+    return Value::of(std::clamp(kExample, bounds.low, bounds.high));
+  });
+}
+
+}  // namespace torchfake
