@@ -6,6 +6,7 @@
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/card_memory.h>
+#include <torchfake/values/collective_counts.h>
 #include <torchfake/values/stand_in_answers.h>
 
 #include "bindings.h"
@@ -91,6 +92,16 @@ void bind_cards(py::module_& module) {
         return storage.nbytes() == 0 ? uintptr_t{0} : address_of(storage.unsafeGetStorageImpl(), *device);
       },
       py::arg("storage"));
+  // Each as (group, number of ranks, operator, calls, bytes).
+  py::class_<CollectiveCounter>(module, "CollectiveCounter")
+      .def(py::init<ModePtr>(), py::arg("mode").none(false))
+      .def("counts", [](const CollectiveCounter& self) {
+        std::vector<std::tuple<std::string, int64_t, std::string, int64_t, int64_t>> rows;
+        for (const auto& [key, count] : self.counts()) {
+          rows.emplace_back(key.first, count.group_size, key.second, count.calls, count.nbytes);
+        }
+        return rows;
+      });
   // Tells the stand-ins of a fake's mode that `name` is answered in their place; False where the mode has none.
   module.def(
       "stands_in",

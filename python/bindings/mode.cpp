@@ -140,6 +140,7 @@ void bind_state(py::module_& module) {
   bind_option(state, "drawn_values", &FakeModeOptions::drawn_values);
   bind_option(state, "assumes_valid", &FakeModeOptions::assumes_valid);
   bind_option(state, "cards", &FakeModeOptions::cards);
+  bind_option(state, "capability", &FakeModeOptions::capability);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ class ModeState:
     allow_meta: bool
     assumes_valid: bool
     cache_enabled: bool
+    capability: int
     cards: int
     drawn_values: int
     epoch: int
@@ -160,6 +161,10 @@ class ShapeEnv:
     def _restore_facts(self, guards: list[Any], assertions: list[Any]) -> None: ...
     def _build(self, op: str, args: list[Any], number: Any = None) -> Expr: ...
     def _number(self, expr: Any) -> Any: ...
+
+class CollectiveCounter:
+    def __init__(self, mode: ModeState) -> None: ...
+    def counts(self) -> list[tuple[str, int, str, int, int]]: ...
 
 class EnteredFakeMode:
     @overload

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+import torch
+
 from torchfake import _C
 
 _MIB = 1 << 20
@@ -23,6 +25,9 @@ CUDNN_VERSION = 91900
 NCCL_VERSION = (2, 28, 9)
 #: The architectures that PyTorch's own builds for that version contain.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+#: The same of the builds for cards before Turing, which CUDA 13 no longer supports.
+OLDER_CUDA_VERSION = "12.6"
+OLDER_ARCHITECTURES = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,14 @@ class Cards:
     def __init__(self, asked: tuple[Card, ...] | None, *, unlimited: bool = False) -> None:
         self._asked = asked
         self.are_unlimited = unlimited
+        #: What a program has set the workspaces of libraries to, by library.
+        self.workspace_sizes: dict[str, int] = {}
+        #: How a program wants to hear of synchronization: 0 not at all, 1 as a warning, 2 as an error.
+        self.sync_debug_mode = 0
+        #: How many ranges of nvtx are open.
+        self.ranges = 0
+        #: What `torch.cuda.caching_allocator_alloc` has given out, by address.
+        self.given_out: dict[int, torch.Tensor] = {}
         #: The allocator of the cards that were asked for.
         self.model: _C.MemoryModel | None = None
         #: Counts what lives on cards that were not asked for, which refuse nothing.
@@ -234,6 +247,16 @@ class Cards:
         if not 0 <= index < (_MOST if self._asked is None else len(self._asked)):
             raise AssertionError("Invalid device id")  # as torch.cuda says it
         return DEFAULT if self._asked is None else self._asked[index]
+
+    @property
+    def cuda_version(self) -> str:
+        """The version of CUDA that PyTorch is built with for such cards."""
+        return OLDER_CUDA_VERSION if self[0].capability < (7, 5) else CUDA_VERSION
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The architectures that such a build contains."""
+        return OLDER_ARCHITECTURES if self[0].capability < (7, 5) else ARCHITECTURES
 
     def describe(self) -> str:
         """Their number and kind, in words."""

@@ -105,7 +105,14 @@ class _OfCard:
 
     def __repr__(self) -> str:
         kind = type(self).__name__.removeprefix("Card")
-        return f"<torch.cuda.{kind} device={getattr(self, 'device', 'cuda')} {kind.lower()}=0x0>"
+        handle = self.cuda_stream if kind == "Stream" else self.cuda_event
+        return f"<torch.cuda.{kind} device={getattr(self, 'device', 'cuda')} {kind.lower()}={handle:#x}>"
+
+
+def _recorded(stream: torch.Stream, event: Any = None) -> Any:
+    event = torch.cuda.Event() if event is None else event
+    event.record(stream)
+    return event
 
 
 CardStream = type(
@@ -116,6 +123,9 @@ CardStream = type(
         "__doc__": "A stream of a claimed card, which is a `torch.cuda.Stream` too.",
         "__new__": lambda cls, *args, **kwargs: _C.new_stream(cls, *args, **kwargs),
         "priority_range": staticmethod(lambda: (0, -5)),
+        "priority": 0,
+        "cuda_stream": property(lambda self: 0x7E0000000000 + 64 * self.stream_id if self.stream_id else 0),
+        "record_event": lambda self, event=None: _recorded(self, event),
         "__eq__": lambda self, other: (
             isinstance(other, torch.Stream) and self.device == other.device and self.stream_id == other.stream_id
         ),
@@ -163,6 +173,7 @@ def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.St
         return stream
     index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
     stream = CardStream(device=torch.device("cuda", index), priority=priority)
+    stream.priority = min(max(priority, -5), 0)
     return stream
 
 

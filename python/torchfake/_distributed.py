@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from torchfake._virtual_cards import current_cards
-from torchfake.errors import DataDependentOutputException
+from torchfake.errors import DataAccessError, DataDependentOutputException
 from torchfake.fake import find_fake
 from torchfake.modes import current_mode, fake_mode
 
@@ -89,8 +89,10 @@ def _default_is_fake() -> bool:
     return dist.is_initialized() and dist.get_backend() == "fake"
 
 
-def _tell(name: str) -> None:
-    """Notes the stand-in; an error if the mode has none."""
+def _tell(name: str, group: Any) -> None:
+    """Notes the stand-in; an error if the mode has none. A group of one rank hears what that rank says."""
+    if dist.get_world_size(group) == 1:
+        return
     mode = current_mode()
     if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
         raise DataDependentOutputException(
@@ -101,17 +103,17 @@ def _tell(name: str) -> None:
     mode.stand_ins.hear(name, "this rank's own object")
 
 
-def _applies(group: Any) -> bool:
-    return _stands_for_many() and _default_is_fake() and dist.get_world_size(group) > 1
+def _applies() -> bool:
+    return _stands_for_many() and _default_is_fake()
 
 
 def all_gather_object(
     original: Callable[..., None], object_list: list[Any], obj: Any, group: Any = None, **kwargs: Any
 ) -> None:
-    if not _applies(group):
+    if not _applies():
         original(object_list, obj, group, **kwargs)
         return
-    _tell("all_gather_object")
+    _tell("all_gather_object", group)
     object_list[:] = [obj] * len(object_list)
 
 
@@ -123,22 +125,22 @@ def gather_object(
     group: Any = None,
     **kwargs: Any,
 ) -> None:
-    if not _applies(group):
+    if not _applies():
         original(obj, object_gather_list, dst, group, **kwargs)
         return
     if object_gather_list is not None:
-        _tell("gather_object")
+        _tell("gather_object", group)
         object_gather_list[:] = [obj] * len(object_gather_list)
 
 
 def broadcast_object_list(
     original: Callable[..., None], object_list: list[Any], src: int | None = None, group: Any = None, **kwargs: Any
 ) -> None:
-    if not _applies(group):
+    if not _applies():
         original(object_list, src, group, **kwargs)
         return
     if dist.get_rank() != (0 if src is None else src):
-        _tell("broadcast_object_list")
+        _tell("broadcast_object_list", group)
 
 
 def scatter_object_list(
@@ -149,13 +151,34 @@ def scatter_object_list(
     group: Any = None,
     **kwargs: Any,
 ) -> None:
-    if not _applies(group):
+    if not _applies():
         original(scatter_object_output_list, scatter_object_input_list, src, group, **kwargs)
         return
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
     else:
-        _tell("scatter_object_list")
+        _tell("scatter_object_list", group)
+
+
+def send_object_list(
+    original: Callable[..., None], object_list: list[Any], dst: int | None = None, group: Any = None, **kwargs: Any
+) -> None:
+    if not _applies():
+        original(object_list, dst, group, **kwargs)
+
+
+def recv_object_list(
+    original: Callable[..., int], object_list: list[Any], src: int | None = None, group: Any = None, **kwargs: Any
+) -> int:
+    if not _applies():
+        return original(object_list, src, group, **kwargs)
+    sender = kwargs.get("group_src", src)
+    raise DataDependentOutputException(
+        f"recv_object_list: what rank {'any' if sender is None else sender} sends is known to that rank alone, and one "
+        "process stands for one rank here. A pipeline stage asks so for the shapes of its neighbour: pass them "
+        "(PipelineStage(..., input_args=..., output_args=...)).",
+        "recv_object_list",
+    )
 
 
 def verify_shapes(original: Callable[..., None], process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -199,6 +222,23 @@ def pre_forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
     return original(self, *args, **kwargs)
 
 
+def new_mesh(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Notes the meshes of the program: `--rank all` reads from them which ranks are alike."""
+    original(self, *args, **kwargs)
+    mode = current_mode()
+    names = getattr(self, "mesh_dim_names", None)
+    if not isinstance(mode, fake_mode) or not names:
+        return
+    with torch.utils._python_dispatch._disable_current_modes():
+        try:
+            ranks = self.mesh.flatten().tolist()
+        except DataAccessError:
+            return  # a mesh of ranks that are not known
+    mesh = {"names": list(names), "shape": list(self.mesh.shape), "ranks": ranks}
+    if mesh not in mode.meshes:
+        mode.meshes.append(mesh)
+
+
 class _Ended:
     """What `start_processes(join=False)` returns: its processes have ended."""
 
@@ -236,4 +276,6 @@ IN_A_GROUP: dict[str, Callable[..., Any]] = {
     "gather_object": gather_object,
     "broadcast_object_list": broadcast_object_list,
     "scatter_object_list": scatter_object_list,
+    "send_object_list": send_object_list,
+    "recv_object_list": recv_object_list,
 }

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchfake._explain import is_of_a_library
 from torchfake.modes import fake_mode
 
 # ---- Finding and building the model ----------------------------------------------------------------------------------
@@ -43,8 +44,9 @@ def build_model(
     """Builds the model called `spec` inside `fake_mode()`.
 
     Args:
-        spec: `module:callable`, `file.py:callable`, `file.py` (its `build_model()`, or else its `model`), or the name
-            of a class in `transformers`. The callable is called without arguments; a module is used as it is.
+        spec: `module:callable`, `file.py:callable`, `file.py` (its `build_model()`, or else its `model`), the name
+            of a class in `transformers`, or a folder with a checkpoint of one. The callable is called without
+            arguments; a module is used as it is.
         config: The `config.json` for a class of `transformers`; without it the class's default configuration is used.
         device: The device to move the model to.
         dtype: The dtype to convert its floating-point parameters and buffers to.
@@ -65,6 +67,8 @@ def build_model(
         return _finish(spec, lambda: _from_file(Path(origin), attribute), device, dtype)
     if separator:
         return _finish(spec, lambda: _from_module(origin, attribute), device, dtype)
+    if not separator and Path(spec).is_dir():
+        spec, config = _class_of_checkpoint(Path(spec)), Path(spec) / "config.json"
     model_class, model_config = _transformers_class(spec, config)
     if length is not None and config is None:
         _make_room(model_config, length)
@@ -89,6 +93,14 @@ def _make_room(config: Any, length: int) -> None:
         setattr(*found, length)
 
 
+def line_of_user(error: BaseException) -> str:
+    """The last line of the user's code that an error passed: not Python's, PyTorch's or ours, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not is_of_a_library(frame.filename)]
+    where = (theirs or frames)[-1]
+    return f"{where.filename}:{where.lineno}"
+
+
 def _finish(spec: str, make: Any, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:
     try:
         with fake_mode():
@@ -99,9 +111,8 @@ def _finish(spec: str, make: Any, device: torch.device | None, dtype: torch.dtyp
     except (ModelSpecError, ModelBuildError):
         raise
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
         raise ModelBuildError(
-            f"{spec}: building the model failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            f"{spec}: building the model failed: {type(error).__name__}: {error} ({line_of_user(error)})"
         ) from error
 
 
@@ -146,6 +157,23 @@ def _member(module: ModuleType, path: str) -> Any:
 
 def _call(value: Any) -> Any:
     return value if isinstance(value, nn.Module) or not callable(value) else value()
+
+
+def _class_of_checkpoint(folder: Path) -> str:
+    """The class that a folder made by `save_pretrained` names."""
+    try:
+        values = json.loads((folder / "config.json").read_text())
+    except OSError as error:
+        raise ModelSpecError(f"{folder}: no checkpoint: its config.json cannot be read ({error.strerror})") from None
+    except json.JSONDecodeError as error:
+        raise ModelSpecError(f"{folder / 'config.json'}: not JSON: {error}") from None
+    names = values.get("architectures") if isinstance(values, dict) else None
+    if not names or not isinstance(names[0], str):
+        raise ModelSpecError(
+            f"{folder}: its config.json names no architecture; name the class and pass --config "
+            f"{folder / 'config.json'}"
+        )
+    return names[0]
 
 
 def _transformers_class(name: str, config: Path | None) -> tuple[Any, Any]:

@@ -452,6 +452,12 @@ _DEVICES = (
         for target, function in _virtual_cards.ON_CARDS.items()
     ),
     Patch(
+        "torch.cuda:_lazy_init",
+        _virtual_cards.lazy_init,
+        When.FAKES_EXIST,
+        "Answers for the cards of the mode, and outside of it says to enter one.",
+    ),
+    Patch(
         "torch.cuda.graphs:CUDAGraph.__new__",
         _virtual_cards.new_graph,
         When.IN_MODE,
@@ -531,7 +537,6 @@ _DEVICES = (
         )
         for target in (
             "torch.cuda:_check_bf16_tensor_supported",
-            "torch.accelerator:get_device_capability",
             "torch.xpu:get_device_capability",
             "torch._subclasses.fake_tensor:init_gpu_context",
             "torch.nn.attention.varlen:_should_use_cudnn",
@@ -693,6 +698,13 @@ _DISTRIBUTED = (
             optional=True,
         )
         for name, by in _distributed.IN_A_GROUP.items()
+    ),
+    Patch(
+        "torch.distributed.device_mesh:DeviceMesh.__init__",
+        _distributed.new_mesh,
+        When.IN_MODE,
+        "`--rank all` reads from the meshes of a program which ranks are alike.",
+        optional=True,
     ),
     Patch(
         "torch.multiprocessing.spawn:start_processes",

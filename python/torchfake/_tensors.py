@@ -13,7 +13,7 @@ from torch._subclasses.meta_utils import is_sparse_any
 from torch.autograd import forward_ad
 
 from torchfake import _C
-from torchfake.errors import DataAccessError, UnknownValuesError
+from torchfake.errors import DataAccessError, UnknownValuesError, explained
 from torchfake.fake import find_fake, holds_fake, set_fake_device
 from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 
@@ -116,11 +116,11 @@ NAMES = tuple(_OF_FAKES)
 
 def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAccessError:
     """The error of a function that would read the data of a fake."""
-    return kind(
+    message = (
         f"{name}: this fake tensor holds no data. Values are known only if they are derived from small constants; "
-        "keep this part out of the fake run, or pass the values in.",
-        name,
+        "keep this part out of the fake run, or pass the values in."
     )
+    return kind(explained(message, kind), name)
 
 
 def _new_tensor(

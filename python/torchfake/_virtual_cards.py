@@ -7,7 +7,6 @@ devices as PyTorch's does, the original answers (`on_cards`).
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +17,9 @@ from typing import Any
 import torch
 
 from torchfake import _C, _card_pools
-from torchfake._cards import ARCHITECTURES, CONTEXT_BYTES, CUDA_VERSION, CUDNN_VERSION, NCCL_VERSION, Card, Cards
-from torchfake.modes import current_mode, fake_mode
+from torchfake._card_runtime import RUNTIME, index_of, nothing
+from torchfake._cards import CONTEXT_BYTES, CUDNN_VERSION, NCCL_VERSION, Card, Cards
+from torchfake.modes import current_mode, fake_mode, has_entered
 
 _SEGMENT = 2 << 20  # what PyTorch's allocator reserves at least
 
@@ -41,18 +41,8 @@ def on_cards(function: Callable[..., Any]) -> Callable[..., Any]:
     return by
 
 
-def _index(device: Any = None) -> int:
-    """The index of a card, as the functions of `torch.cuda` read their argument: the current one for None."""
-    if device is None or (isinstance(device, torch.device) and device.index is None):
-        return _C.exchange_device("cuda", None)
-    if isinstance(device, str):
-        return _index(torch.device(device))
-    index: int = torch.cuda._utils._get_device_index(device, optional=True)
-    return index
-
-
 def _checked(cards: Cards, device: Any = None) -> int:
-    index = _index(device)
+    index = index_of(device)
     cards[index]
     return index
 
@@ -75,6 +65,23 @@ def _is_initialized(cards: Cards) -> bool:
 def _init(cards: Cards) -> None:
     if len(cards) == 0:
         raise RuntimeError("No CUDA GPUs are available")
+
+
+def lazy_init(original: Callable[[], None]) -> None:
+    """`torch.cuda._lazy_init`, which every factory calls that is given a CUDA device."""
+    cards = current_cards()
+    if cards is not None:
+        _init(cards)
+        return
+    try:
+        original()
+    except (AssertionError, RuntimeError) as error:
+        if _C.claimed_device_count() == 0 or not has_entered():
+            raise  # who has nothing to do with fakes is told nothing of them
+        raise type(error)(
+            f"{error}. Fake tensors claim CUDA devices that this machine does not have. To make another tensor on one, "
+            "enter the mode: with fake_mode(): ..."
+        ) from None
 
 
 class _Properties:
@@ -110,15 +117,15 @@ def _get_device_properties(cards: Cards, device: Any = None) -> _Properties:
 
 
 def _get_device_name(cards: Cards, device: Any = None) -> str:
-    return cards[_index(device)].name
+    return cards[index_of(device)].name
 
 
 def _get_device_capability(cards: Cards, device: Any = None) -> tuple[int, int]:
-    return cards[_index(device)].capability
+    return cards[index_of(device)].capability
 
 
 def _can_device_access_peer(cards: Cards, device: Any, peer_device: Any) -> bool:
-    index, peer = _index(device), _index(peer_device)
+    index, peer = index_of(device), index_of(peer_device)
     for asked, name in ((index, "device"), (peer, "peer device")):
         if not 0 <= asked < len(cards):
             raise AssertionError(f"Invalid {name} id")
@@ -126,15 +133,15 @@ def _can_device_access_peer(cards: Cards, device: Any, peer_device: Any) -> bool
 
 
 def _get_arch_list(cards: Cards) -> list[str]:
-    return list(ARCHITECTURES) if len(cards) else []
+    return list(cards.architectures) if len(cards) else []
 
 
 def _is_bf16_supported(cards: Cards, including_emulation: bool = True) -> bool:
-    return len(cards) > 0 and (including_emulation or cards[_index()].major >= 8)
+    return len(cards) > 0 and (including_emulation or cards[index_of()].major >= 8)
 
 
 def _is_tf32_supported(cards: Cards) -> bool:
-    return len(cards) > 0 and cards[_index()].major >= 8
+    return len(cards) > 0 and cards[index_of()].major >= 8
 
 
 def _get_gencode_flags(cards: Cards) -> str:
@@ -170,10 +177,6 @@ def _nccl_version(cards: Cards) -> tuple[int, int, int]:
     return NCCL_VERSION
 
 
-def _nothing(cards: Cards, *args: Any, **kwargs: Any) -> None:
-    """Does nothing: no work runs on a claimed card."""
-
-
 def _zero(cards: Cards, *args: Any, **kwargs: Any) -> int:
     return 0
 
@@ -192,7 +195,7 @@ def versions(original: ModuleType | type | None) -> type:
             own: str | None = vars(self)["cuda"]
             if cards is None:
                 return own
-            return (own or CUDA_VERSION) if len(cards) else None
+            return (own or cards.cuda_version) if len(cards) else None
 
         @cuda.setter
         def cuda(self, value: str | None) -> None:
@@ -339,7 +342,7 @@ def _manual_seed_all(cards: Cards, seed: int) -> None:
 
 
 def _seed(cards: Cards) -> None:
-    _C.default_generator(torch.device("cuda", _index())).seed()
+    _C.default_generator(torch.device("cuda", index_of())).seed()
 
 
 def _seed_all(cards: Cards) -> None:
@@ -366,49 +369,7 @@ def begin_capture(original: Callable[..., None], self: Any) -> None:
     self.cuda_graph.capture_begin(*self.pool, capture_error_mode=self.capture_error_mode)
 
 
-# ---- CUDA's runtime --------------------------------------------------------------------------------------------------
-
-
-class _Runtime:
-    """What `torch.cuda.cudart()` returns: those functions of CUDA's runtime that PyTorch binds."""
-
-    class cudaError(enum.IntEnum):  # CUDA's name
-        success = 0
-
-    def cudaGetErrorString(self, code: int) -> str:
-        return "no error"
-
-    def cudaProfilerStart(self) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaProfilerStop(self) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaHostUnregister(self, address: int) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaStreamCreate(self, stream: int) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaStreamDestroy(self, stream: int) -> _Runtime.cudaError:
-        return self.cudaError.success
-
-    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
-        info: tuple[int, int] = torch.cuda.mem_get_info(device)
-        return info
-
-
-def _cudart(cards: Cards) -> _Runtime:
-    _init(cards)
-    return _Runtime()
-
-
-def _check_error(cards: Cards, res: int) -> None:
-    if res != 0:
-        raise torch.cuda.CudaError(res)
+# ---- Compiled libraries ----------------------------------------------------------------------------------------------
 
 
 class AllocatorState:
@@ -417,9 +378,6 @@ class AllocatorState:
 
 def allocator_state(original: type | None) -> type:
     return AllocatorState if original is None else original
-
-
-# ---- Compiled libraries ----------------------------------------------------------------------------------------------
 
 
 def load_library(original: Callable[..., None], self: Any, path: Any) -> None:
@@ -447,29 +405,24 @@ def _range(cards: Cards, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
 
 #: The functions in a mode with cards, by module and name.
 ON_CARDS: dict[str, Callable[..., Any]] = {
+    **RUNTIME,
     **_card_pools.ON_CARDS,
     "torch.cuda:is_available": _is_available,
     "torch.cuda:device_count": _device_count,
     "torch.cuda:is_initialized": _is_initialized,
     "torch.cuda:init": _init,
-    "torch.cuda:_lazy_init": _init,
     "torch.cuda:get_device_properties": _get_device_properties,
     "torch.cuda:get_device_name": _get_device_name,
     "torch.cuda:can_device_access_peer": _can_device_access_peer,
     "torch.cuda:get_arch_list": _get_arch_list,
     "torch.cuda:get_gencode_flags": _get_gencode_flags,
     "torch.cuda:is_tf32_supported": _is_tf32_supported,
-    "torch.cuda:ipc_collect": _nothing,
-    "torch.cuda:_sleep": _nothing,
-    "torch.cuda:cudart": _cudart,
-    "torch.cuda:check_error": _check_error,
-    "torch.cuda:set_sync_debug_mode": _nothing,
-    "torch.cuda:get_sync_debug_mode": _zero,
+    "torch.cuda:ipc_collect": nothing,
+    "torch.cuda:_sleep": nothing,
     "torch.cuda:utilization": _zero,
     "torch.cuda:memory_usage": _zero,
     "torch.cuda:temperature": _zero,
     "torch.cuda:power_draw": _zero,
-    "torch.cuda:clock_rate": _zero,
     "torch.cuda:device_memory_used": _device_memory_used,
     "torch.cuda.memory:memory_stats_as_nested_dict": _memory_stats,
     "torch.cuda.memory:reset_peak_memory_stats": _reset_peak,
@@ -486,11 +439,8 @@ ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.cuda.graphs:is_current_stream_capturing": _false,
     "torch.cuda.nccl:is_available": _true_if_any,
     "torch.cuda.nccl:version": _nccl_version,
-    "torch.cuda.nvtx:range_push": _zero,
-    "torch.cuda.nvtx:range_pop": _zero,
-    "torch.cuda.nvtx:range_start": _zero,
-    "torch.cuda.nvtx:range_end": _nothing,
-    "torch.cuda.nvtx:mark": _nothing,
+    "torch.cuda.nvtx:range_end": nothing,
+    "torch.cuda.nvtx:mark": nothing,
     "torch.cuda.nvtx:range": _range,
     "torch.backends.cuda:is_built": _true_if_any,
     "torch.backends.cudnn:m.is_available": _cudnn_is_available,
@@ -498,7 +448,7 @@ ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.distributed:is_nccl_available": _true_if_any,
     "torch.accelerator:is_available": _is_available,
     "torch.accelerator:device_count": _device_count,
-    "torch.accelerator:synchronize": _nothing,
+    "torch.accelerator:synchronize": nothing,
     **{
         f"torch.accelerator.memory:{name}": _of_cuda(of_cuda)
         for name, of_cuda in (

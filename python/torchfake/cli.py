@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
-import traceback
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
+import typer.core
 from rich.console import Console
 
 import torchfake
+from torchfake._all_ranks import RankFailedError, format_roles, run_all_ranks
+from torchfake._children import Children
 from torchfake._dynamic_inputs import make_dynamic, parse_dynamic
 from torchfake._fit_cli import fit
-from torchfake._models import ModelBuildError, ModelSpecError, build_model, make_inputs, parse_input
+from torchfake._models import (
+    ModelBuildError,
+    ModelSpecError,
+    build_model,
+    line_of_user,
+    make_inputs,
+    parse_input,
+)
 from torchfake._report_cli import report
 from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
@@ -63,12 +73,18 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="module:callable, file.py:callable, file.py (its build_model() or model), or a class of transformers.",
+        help="module:callable, file.py:callable, file.py (its build_model() or model), a class of transformers, or the "
+        "folder of a checkpoint.",
     ),
 ]
 Config = Annotated[Path | None, typer.Option(help="config.json for a class of transformers, instead of its defaults.")]
 DeviceName = Annotated[str | None, typer.Option(help="Move the model to this device; this machine need not have it.")]
 DtypeName = Annotated[str | None, typer.Option(help="Convert floating-point tensors to this dtype.")]
+
+SelectsAll = Annotated[
+    bool, typer.Option("--selects-all", help="A mask of unknown values selects every element, the most it can.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="The most rows to print; totals are those of all.")]
 
 
 @app.command()
@@ -80,6 +96,7 @@ def inspect(
     dtype: DtypeName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every layer separately.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print equal layers separately.")] = False,
+    limit: Limit = None,
 ) -> None:
     """Build MODEL without allocating memory, and print its layers with their sizes and the memory they would take.
 
@@ -90,7 +107,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(_report(root, model, depth), indent=2))
     else:
-        print_layers(root, title=model, depth=depth, folded=not every)
+        print_layers(root, title=model, depth=depth, folded=not every, limit=limit)
 
 
 @app.command()
@@ -122,6 +139,12 @@ def trace(
     device: DeviceName = None,
     dtype: DtypeName = None,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Go on with the backward of the results.")] = False,
+    selects_all: SelectsAll = False,
+    depth: Annotated[
+        int | None, typer.Option(min=0, help="One row per layer, down to so many levels, instead of one per operator.")
+    ] = None,
+    limit: Limit = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run MODEL without allocating memory, and print every operator it calls with the tensors it returns.
@@ -136,29 +159,46 @@ def trace(
         symbols = [parse_dynamic(text) for text in dynamic or []]
         env = torchfake.ShapeEnv() if symbols else None
         rows = batch or (2 if symbols else 1)
-        with fake_mode(shape_env=env):
+        with fake_mode(shape_env=env, selects_all=selects_all):
             args, kwargs = make_inputs(built, specs, device=target, batch=rows, length=length)
             if env is not None:
                 make_dynamic(env, built, args, kwargs, symbols)
-            steps = _run(model, lambda: list(trace_model(built, *args, **kwargs).steps()))
+            steps = _run(model, lambda: list(trace_model(built, *args, backward=backward, **kwargs).steps()))
     if as_json:
         counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
-        report = {
-            "model": model,
-            "totals": {"nodes": len(steps), **as_json_number(counted)},
-            "nodes": [s.to_json() for s in steps],
+        totals = {
+            "nodes": len(steps),
+            "operators": sum(step.is_operator for step in steps),
+            "flops": as_json_number(sum(step.flops for step in steps)),
+            **as_json_number(counted),
         }
+        report = {"model": model, "totals": totals, "nodes": [s.to_json() for s in steps[:limit]]}
         if env is not None:
             report["guards"] = [str(guard) for guard in (*env.guards, *env.runtime_assertions)]
         typer.echo(json.dumps(report, indent=2))
     else:
-        print_steps(steps, title=model)
+        print_steps(steps, title=model, depth=depth, limit=limit)
         if env is not None:
             typer.echo("Guards:\n" + "".join(f"  {line}\n" for line in env.format_guards().splitlines()), nl=False)
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+class _RunCommand(typer.core.TyperCommand):
+    """`torchfake run`: what follows the script, or `-m MODULE`, is the program's, as Python has it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with_value = {name for option in self.params if not getattr(option, "is_flag", False) for name in option.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            if args[at] == "-m":
+                args = [*args[: at + 2], "--", *args[at + 2 :]]
+                break
+            at += 2 if args[at] in with_value else 1
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def run(
+    context: typer.Context,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The program and what it is passed.")
     ] = None,
@@ -175,7 +215,9 @@ def run(
     nproc_per_node: Annotated[
         int | None, typer.Option(min=1, help="Number of processes on each; sets torchrun's environment.")
     ] = None,
-    rank: Annotated[int, typer.Option(min=0, help="The rank that this process is.")] = 0,
+    rank: Annotated[
+        str | None, typer.Option(metavar="RANK", help="The rank that this process is, or `all`: one of each role.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="An unknown value is an error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No report at the end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
@@ -198,8 +240,12 @@ def run(
     program = Program(module, True, given) if module is not None else Program(given[0], False, given[1:])
     launch = None
     try:
+        if rank == "all":
+            raise typer.Exit(_run_all(context, nnodes * (nproc_per_node or 1), quiet=quiet, json_file=json_file))
+        if rank is not None and not rank.isdigit():
+            raise ValueError(f"--rank {rank}: expected a number, or all")
         if nproc_per_node is not None or nnodes > 1:
-            launch = Launch(nnodes, nproc_per_node or 1, rank)
+            launch = Launch(nnodes, nproc_per_node or 1, int(rank or 0))
         mode = fake_mode(
             gpus=gpus or gpu or (f"{launch.nproc_per_node}xH200" if launch else "H200"),
             gpu_memory=gpu_memory,
@@ -207,6 +253,8 @@ def run(
             unknown="error" if strict else "stand-in",
             strict=strict,
         )
+        own = ("rank", "json_file", "module", "nproc_per_node", "html", "snapshot", "trace_file")
+        left_out = {**dict.fromkeys(own), "nnodes": 1, "quiet": False}
         code = run_program(
             program,
             mode,
@@ -215,20 +263,55 @@ def run(
             json_file=json_file,
             outputs=Outputs(html, snapshot, trace_file),
             track=track,
+            children=Children(_options_of(context, left_out), None if rank is None else int(rank)),
         )
-    except (ValueError, ProgramNotFoundError) as error:
+    except (ValueError, ProgramNotFoundError, RankFailedError) as error:
         typer.echo(f"torchfake run: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from None
     raise typer.Exit(code)
+
+
+def _run_all(context: typer.Context, world_size: int, *, quiet: bool, json_file: Path | None) -> int:
+    """Runs a rank of each role, each by this command in a process of its own. Returns the first exit code but 0."""
+
+    def command(rank: int, file: Path) -> list[str]:
+        changed = {"rank": str(rank), "json_file": str(file), "quiet": True}
+        arguments = context.params["arguments"] or []
+        return [sys.executable, "-m", "torchfake", "run", *_options_of(context, changed), "--", *arguments]
+
+    def tell(what: str) -> None:
+        if not quiet:
+            typer.echo(f"torchfake: {what}", err=True)
+
+    roles, left_out = run_all_ranks(command, world_size, tell=tell)
+    if json_file is not None:
+        report = {"ranks": world_size, "left_out": left_out, "roles": [role.to_json() for role in roles]}
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    if not quiet:
+        typer.echo(format_roles(roles, left_out), err=True)
+    return next((code for role in roles if (code := int(role.report["exit_code"])) != 0), 0)
+
+
+def _options_of(context: typer.Context, changed: dict[str, Any]) -> list[str]:
+    """The options of this command as they were given, but for some."""
+    options = []
+    for parameter in context.command.params:
+        if parameter.param_type_name != "option" or parameter.name is None:
+            continue
+        value = changed.get(parameter.name, context.params.get(parameter.name))
+        if value is True:
+            options.append(parameter.opts[-1])
+        elif value is not None and value is not False:
+            options += [parameter.opts[-1], str(value)]
+    return options
 
 
 def _run(model: str, forward: Callable[[], list[Step]]) -> list[Step]:
     try:
         return forward()
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
         raise ModelBuildError(
-            f"{model}: running the model failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            f"{model}: running the model failed: {type(error).__name__}: {error} ({line_of_user(error)})"
         ) from error
 
 

@@ -151,8 +151,21 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
 )
 
 
+#: The errors about values that nobody knows.
+_OF_UNKNOWN_VALUES = (DataAccessError, DataDependentOutputException, DynamicOutputShapeException)
+
+
 def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
-    return _BY_KIND[kind](message, op)
+    error = _BY_KIND[kind]
+    return error(explained(message, error) if error in _OF_UNKNOWN_VALUES else message, op)
+
+
+def explained(message: str, error: type[FakeTensorError]) -> str:
+    """The message of an error about unknown values, with what the program wrote, where, and a way out."""
+    from torchfake._explain import explanation
+    from torchfake.modes import current_mode
+
+    return message + explanation(current_mode(), message, is_about_shape=error is DynamicOutputShapeException)
 
 
 _C._set_exception_factory(_make_exception)

@@ -19,7 +19,7 @@ import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -219,8 +219,8 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def layer_table(root: Layer, *, title: str = "", depth: int | None = None) -> Table:
-    """A table with one row per layer. Parameters and memory include the submodules."""
+def layer_table(root: Layer, *, title: str = "", depth: int | None = None, limit: int | None = None) -> Table:
+    """A table with one row per layer, the first `limit` of them. Parameters and memory include the submodules."""
     table = Table(title=title or None, title_justify="left", header_style="bold", row_styles=["", "dim"])
     table.add_column("layer", overflow="fold")
     table.add_column("type", overflow="fold")
@@ -229,7 +229,7 @@ def layer_table(root: Layer, *, title: str = "", depth: int | None = None) -> Ta
     table.add_column("device")
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
-    for layer in root.walk(depth):
+    for layer in islice(root.walk(depth), limit):
         table.add_row(
             _indented(layer, root),
             layer.type if layer.repeats == 1 else f"{layer.repeats} × {layer.type}",
@@ -252,9 +252,15 @@ def _summary(root: Layer) -> Text:
     return Text("Total: " + ", ".join(parts), style="bold")
 
 
-def print_layers(root: Layer, *, title: str = "", depth: int | None = None, folded: bool = True) -> None:
+def print_layers(
+    root: Layer, *, title: str = "", depth: int | None = None, folded: bool = True, limit: int | None = None
+) -> None:
     """Prints table and totals to standard output; lines are not wrapped in a pipe or file."""
-    print_table(layer_table(fold(root) if folded else root, title=title, depth=depth))
+    shown = fold(root) if folded else root
+    print_table(layer_table(shown, title=title, depth=depth, limit=limit))
+    rows = sum(1 for _ in shown.walk(depth))
+    if limit is not None and limit < rows:
+        Console().print(f"... and {rows - limit:,} layers more", soft_wrap=True)
     Console().print(_summary(root), soft_wrap=True)
 
 

@@ -36,6 +36,7 @@ _OPTIONS = (
     "allow_meta",
     "assumes_valid",
     "cache_enabled",
+    "capability",
     "cards",
     "drawn_values",
     "epoch",
@@ -52,15 +53,22 @@ class _OfThread(threading.local):
     """How many modes this thread has entered, and PyTorch's setting from before the first of them."""
 
     depth = 0
+    has_entered = False
     lifted_cpu_only = False
 
 
 _of_thread = _OfThread()
 
 
+def has_entered() -> bool:
+    """Whether this thread has ever been in a mode."""
+    return _of_thread.has_entered
+
+
 def _enter(state: _C.ModeState, show: Callable[[str], None] | None = None) -> _C.EnteredFakeMode:
     """Enters a mode on this thread. `torch.tensor(..., device="cuda")` then moves a fake to where it is claimed."""
     entered = _C.EnteredFakeMode(state, show)
+    _of_thread.has_entered = True
     if _of_thread.depth == 0:
         _of_thread.lifted_cpu_only = torch._C._only_lift_cpu_tensors()
     _of_thread.depth += 1
@@ -162,6 +170,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             known. 0 draws nothing.
         strict: Refuses the two assumptions of this mode as well: that the gradients a loss scaler looks at are finite,
             and that values which are only validated are valid.
+        propagate_real_tensors: Lets real values travel along on the CPU with every fake, whatever its size: each
+            operator also runs for real, and nothing is unknown. It takes the memory and the time of the real program.
         known_values: Deprecated name of `known_values_limit`.
         shape_env: The environment of symbolic sizes; see `torchfake.ShapeEnv`.
 
@@ -193,6 +203,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         unknown: str = "error",
         drawn_values_limit: int = DRAWN_VALUES_LIMIT,
         strict: bool = False,
+        propagate_real_tensors: bool = False,
         known_values: int | None = None,
         shape_env: _C.ShapeEnv | None = None,
     ) -> None:
@@ -211,6 +222,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             raise ValueError("fake_mode: unlimited is about the cards of gpus= or gpu_memory=; others have no limit")
         self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda, unlimited=unlimited)
         self.stand_ins = StandInLog()
+        self.meshes = []
         super().__init__(
             _C.ModeState(
                 known_values=known_values_limit,
@@ -223,7 +235,10 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         self._state.selects_all = selects_all
         self._state.drawn_values = drawn_values_limit
         self._state.assumes_valid = not strict
+        self._state.propagate_real_tensors = propagate_real_tensors
         self._state.cards = len(self.cards) if self.cards.are_limited else 0
+        if self.cards.are_limited and len(self.cards) > 0:
+            self._state.capability = 10 * self.cards[0].major + self.cards[0].minor
         if shape_env is not None:
             _C.set_shape_env(self._state, shape_env)
 
@@ -258,6 +273,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         mode = cls.__new__(cls)
         mode.cards = Cards.of(None, None, faked=state.fake_cuda)
         mode.stand_ins = StandInLog()
+        mode.meshes = []
         Mode.__init__(mode, state)
         return mode
 
@@ -275,6 +291,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
     cards: Cards
     #: What was answered in the place of unknown values, and where.
     stand_ins: StandInLog
+    #: The meshes of devices with names that were made in the mode: names, shape and ranks of each.
+    meshes: list[dict[str, Any]]
 
     @property
     def fake_cuda(self) -> bool:

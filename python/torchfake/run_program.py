@@ -11,15 +11,18 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchfake import _C
+from torchfake._children import Children, format_children
 from torchfake._memory_report import Report
 from torchfake._memory_tracking import Tracker
+from torchfake._progress import progress
 from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
 
@@ -207,6 +210,7 @@ def run_program(
     json_file: Path | None = None,
     outputs: Outputs | None = None,
     track: bool = False,
+    children: Children | None = None,
 ) -> int:
     """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with, or OUT_OF_MEMORY.
 
@@ -215,8 +219,16 @@ def run_program(
     """
     tracker = Tracker({}, lines=True) if track or (outputs is not None and outputs.need_tracking) else None
     begin = time.perf_counter()
-    exit_code, error = execute_program(program, mode, launch.environment() if launch else {}, tracker)
-    report = make_report(program, mode, time.perf_counter() - begin, exit_code, error)
+    counter = _C.CollectiveCounter(mode._state)
+    environment = launch.environment() if launch else {}
+    watched = contextlib.nullcontext() if quiet else progress(mode)
+    followed = contextlib.nullcontext() if children is None else children.watched()
+    with watched, followed:
+        exit_code, error = execute_program(program, mode, environment, tracker)
+    report = make_report(program, mode, time.perf_counter() - begin, exit_code, error, counter.counts())
+    rank = environment.get("RANK", os.environ.get("RANK", ""))
+    report["rank"] = int(rank) if rank.isdigit() else None
+    report["processes"] = [] if children is None else children.reports
     if tracker is not None:
         report["memory"] = tracker.report().data
         if outputs is not None:
@@ -229,7 +241,12 @@ def run_program(
 
 
 def make_report(
-    program: Program, mode: fake_mode, seconds: float, exit_code: int, error: BaseException | None = None
+    program: Program,
+    mode: fake_mode,
+    seconds: float,
+    exit_code: int,
+    error: BaseException | None = None,
+    collectives: Sequence[tuple[str, int, str, int, int]] = (),
 ) -> dict[str, Any]:
     """What a run has to say, for programs. docs/schemas/run.schema.json describes it."""
     cards = mode.cards
@@ -253,6 +270,11 @@ def make_report(
                 "needed": cards.needed(index),
             }
             for index in range(len(cards))
+        ],
+        "meshes": mode.meshes,
+        "collectives": [
+            {"group": group or "default", "ranks": ranks, "operator": operator, "count": count, "nbytes": nbytes}
+            for group, ranks, operator, count, nbytes in collectives
         ],
         "stand_ins": [entry.to_json() for entry in mode.stand_ins.entries],
     }
@@ -281,6 +303,14 @@ def format_report(report: dict[str, Any]) -> str:
         lines.append(f"  out of memory: {report['error'].splitlines()[0]}")
     if "memory" in report:
         lines += [f"  {line}" for line in str(Report(report["memory"])).splitlines()]
+    if report["collectives"]:
+        lines.append("  collectives of this rank:")
+        lines += [
+            f"    group {row['group']} of {row['ranks']} ranks: {row['operator']} x{row['count']}, "
+            f"{row['nbytes'] / _GIB:.3f} GiB"
+            for row in report["collectives"]
+        ]
+    lines += format_children(report.get("processes", []))
     entries = report["stand_ins"]
     if entries:
         total = sum(entry["count"] for entry in entries)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import sysconfig
 import threading
-import traceback
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
 
-import torch
-
+from torchfake._explain import frame_of_program, written_as
 from torchfake.errors import StandInLimitError
 
 #: How often in a row one line may be answered so before it counts as a loop that never ends.
 LIMIT_IN_A_ROW = 10_000
-
-_OURS = str(Path(__file__).parent)
-_TORCH = str(Path(torch.__file__).parent)
-_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 #: What the program wrote, by the operator that reads the value.
 _WRITTEN_AS = {
@@ -72,9 +62,11 @@ class StandInLog:
         Raises:
             StandInLimitError: The same line has been answered so 10,000 times in a row.
         """
-        frame = _frame_of_program()
+        frame = frame_of_program()
         file, line = ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         what = _WRITTEN_AS.get(op, op.removeprefix("aten::").partition(".")[0])
+        if op == "aten::_local_scalar_dense" and frame is not None:
+            what = written_as(frame) or what
         with self._lock:
             entry = self._entries.setdefault((file, line, what, answer), StandIn(file, line, what, answer))
             entry.count += 1
@@ -99,16 +91,3 @@ class StandInLog:
         """The lines, in the order in which they were first answered."""
         with self._lock:
             return list(self._entries.values())
-
-
-def _frame_of_program() -> FrameType | None:
-    """The innermost frame that belongs to the program: not to Python, PyTorch or torchfake. For the report alone."""
-    innermost = None
-    for frame, _ in traceback.walk_stack(sys._current_frames()[threading.get_ident()]):
-        file = frame.f_code.co_filename
-        if file.startswith((_OURS, _TORCH, "<")):
-            continue
-        if not file.startswith(_LIBRARY) or "site-packages" in file:
-            return frame
-        innermost = frame if innermost is None else innermost
-    return innermost

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,7 @@ from torch.fx import Graph, Node
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchfake.fake import holds_fake, to_fake
@@ -70,6 +71,8 @@ class Step:
         target: The operator, or the name of the parameter, buffer, constant or input.
         module: The dotted name of the layer that called it; empty for the model itself.
         inputs: The steps whose results it uses.
+        flops: Its floating-point operations, as `torch.utils.flop_counter` counts them: products, convolutions and
+            attention.
     """
 
     name: str
@@ -78,16 +81,22 @@ class Step:
     module: str
     inputs: tuple[str, ...]
     outputs: tuple[StepTensor, ...]
+    flops: int | SymInt = 0
 
     @property
     def nbytes(self) -> int | SymInt:
         """The memory of its outputs that are not aliases, in bytes."""
         return sum(output.nbytes for output in self.outputs if output.alias_of is None)
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether it is an operator's call, and not one result out of several."""
+        return self.kind == "call" and not self.target.startswith("<")
+
     def to_json(self) -> dict[str, Any]:
         """The step in a form that `json.dumps` accepts. Symbolic numbers are texts."""
         of_outputs = [{name: as_json_number(value) for name, value in vars(output).items()} for output in self.outputs]
-        return {**vars(self), "outputs": of_outputs}
+        return {**vars(self), "outputs": of_outputs, "flops": as_json_number(self.flops)}
 
 
 def as_json_number(value: Any) -> Any:
@@ -117,6 +126,7 @@ class Trace:
                 module=node.meta.get("module", ""),
                 inputs=tuple(used.name for used in node.all_input_nodes),
                 outputs=tuple(_describe(tensor, node.name, first) for tensor in tensors),
+                flops=node.meta.get("flops", 0),
             )
 
 
@@ -132,18 +142,42 @@ def _describe(tensor: Tensor, name: str, first: dict[int, str]) -> StepTensor:
     )
 
 
-def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+def trace(model: nn.Module, *args: Any, backward: bool = False, **kwargs: Any) -> Trace:
     """Runs `model` on fakes and records every operator that reaches the engine.
 
     Unlike with `make_fx`, the model may branch on known values; the graph is that of the branches taken.
+
+    Args:
+        model: What to run.
+        *args: What to pass it.
+        backward: Whether to go on with the backward of its results, all of them added up.
+        **kwargs: What to pass it by name.
+
+    Raises:
+        ValueError: There is no backward: no result of the model requires gradients.
     """
     recorder = _Recorder(model)
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     recorder.add_inputs(bound.arguments)
-    with torch.no_grad(), recorder.watch_modules(), recorder:
+    with torch.set_grad_enabled(backward), recorder.watch_modules(), recorder:
         result = model(*args, **kwargs)
+        if backward:
+            _run_backward(result)
     recorder.add_output(result)
     return Trace(recorder.graph, recorder.attributes)
+
+
+def _run_backward(result: Any) -> None:
+    values = result.values() if isinstance(result, Mapping) else result
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if not leaves:
+        raise ValueError("no result of the model requires gradients, so there is no backward to run")
+    torch.autograd.backward([leaf.sum() for leaf in leaves])
+
+
+def _flops_of(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    count = flop_registry.get(getattr(func, "overloadpacket", func))
+    return 0 if count is None else count(*args, **kwargs, out_val=result)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -199,6 +233,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         packet = getattr(func, "overloadpacket", func)
         node = self.graph.create_node("call_function", func, node_args, node_kwargs, name=packet.__name__)
+        node.meta["flops"] = _flops_of(func, args, kwargs, result)
         self._note(node, result)
         return result
 
@@ -277,12 +312,66 @@ def count_bytes(steps: Sequence[Step]) -> dict[str, int | SymInt]:
     return counted
 
 
-def print_steps(steps: Sequence[Step], *, title: str = "") -> None:
-    """Prints table and totals to standard output; lines are not wrapped in a pipe or file."""
-    print_table(step_table(steps, title=title))
+def format_flops(count: int | SymInt) -> str:
+    """A number of floating-point operations with a suitable unit.
+
+    >>> format_flops(2_500_000_000)
+    '2.5 GFLOP'
+    """
+    if isinstance(count, SymInt):
+        return f"{count} FLOP"
+    size = float(count)
+    for unit in ("FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "FLOP" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} PFLOP"
+
+
+def by_layer(steps: Iterable[Step], depth: int) -> dict[str, tuple[int, int, int]]:
+    """Operators, floating-point operations and bytes of results, by layer down to `depth` levels; 0 is the model."""
+    summed: dict[str, tuple[int, int, int]] = {}
+    for step in steps:
+        if not step.is_operator:
+            continue
+        name = ".".join(step.module.split(".")[:depth]) if depth else ""
+        operators, flops, nbytes = summed.get(name, (0, 0, 0))
+        summed[name] = operators + 1, flops + step.flops, nbytes + step.nbytes
+    return summed
+
+
+def layer_steps_table(steps: Iterable[Step], depth: int, *, title: str = "") -> Table:
+    """A table with one row per layer, in the order in which they first ran."""
+    table = Table(title=title or None, title_justify="left", header_style="bold", row_styles=["", "dim"])
+    table.add_column("layer", overflow="fold")
+    for column in ("operators", "FLOPs", "bytes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, (operators, flops, nbytes) in by_layer(steps, depth).items():
+        table.add_row(Text(name or "(the model)"), f"{operators:,}", format_flops(flops), _bytes_text(nbytes))
+    return table
+
+
+def print_steps(steps: Sequence[Step], *, title: str = "", depth: int | None = None, limit: int | None = None) -> None:
+    """Prints table and totals to standard output; lines are not wrapped in a pipe or file.
+
+    Args:
+        steps: The steps.
+        title: The table's title.
+        depth: Sums the operators up by layer, down to so many levels, in place of a row for each.
+        limit: The most rows to print. The totals are those of all steps.
+    """
+    if depth is None:
+        print_table(step_table(steps[:limit], title=title))
+        if limit is not None and limit < len(steps):
+            Console().print(f"... and {len(steps) - limit:,} nodes more", soft_wrap=True)
+    else:
+        print_table(layer_steps_table(steps, depth, title=title))
+    operators = sum(step.is_operator for step in steps)
+    flops = format_flops(sum(step.flops for step in steps))
     counted = {name: _bytes_text(count) for name, count in count_bytes(steps).items()}
     Console().print(
-        f"Total: {len(steps):,} nodes, {counted['state']} of parameters and buffers, {counted['inputs']} of inputs, "
+        f"Total: {len(steps):,} nodes, {operators:,} operators, {flops}, "
+        f"{counted['state']} of parameters and buffers, {counted['inputs']} of inputs, "
         f"{counted['computed']} computed",
         style="bold",
         soft_wrap=True,

@@ -93,6 +93,8 @@ def test_json_has_every_node_with_what_it_gives(model_file: Path) -> None:
     assert [output["alias_of"] for output in nodes["output"]["outputs"]] == ["mul", "addmm", "addmm"]
     assert answer["totals"] == {
         "nodes": 12,
+        "operators": 5,
+        "flops": 128,
         "state_nbytes": 4 * (8 * 4 + 4 + 4),
         "inputs_nbytes": 64,
         "computed_nbytes": 2 * 32,
@@ -107,7 +109,10 @@ def test_the_table_has_a_row_per_node_and_totals(model_file: Path) -> None:
     assert all(text in row for text in ("addmm", "linear", "2×4", "4, 1", "float32", "cpu", "32 B"))
     [view] = [line for line in lines if "4×2" in line and "aten.t.default" in line]
     assert "1, 4" in view and "= mul" in view
-    assert lines[-1] == "Total: 12 nodes, 160 B of parameters and buffers, 64 B of inputs, 64 B computed"
+    assert (
+        lines[-1]
+        == "Total: 12 nodes, 5 operators, 128 FLOP, 160 B of parameters and buffers, 64 B of inputs, 64 B computed"
+    )
 
 
 def test_device_and_dtype_are_those_of_model_and_inputs(model_file: Path) -> None:

@@ -262,7 +262,8 @@ void CacheKey::add_settings(const OpTraits& traits, const ModeState& mode) {
       static_cast<uint64_t>(mode.options.exclusive) << 15 |
       static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16 |
       // Whether a kernel's own writes count up versions: torch.arange excludes the key, torch.ops.aten.arange does not.
-      static_cast<uint64_t>(excluded.has(c10::DispatchKey::ADInplaceOrView)) << 24);
+      static_cast<uint64_t>(excluded.has(c10::DispatchKey::ADInplaceOrView)) << 24 |
+      static_cast<uint64_t>(KernelEnvironment::cuda_capability(mode)) << 32);
   // For which devices autocast is off: composites call operators that it casts. What the CPU's casts to decides what is
   // refused.
   add((excluded & c10::autocast_dispatch_keyset).raw_repr());

@@ -33,6 +33,8 @@ class CallContext {
 
   // The device that the call claims: kernels of different devices lay out some results differently.
   c10::Device claimed_device{c10::kCPU};
+  // The compute capability of its cards: see KernelEnvironment::cuda_capability.
+  int64_t cuda_capability = 90;
   // How many kernels run inside of each other.
   int kernel_depth = 0;
   // Whether the kernel that runs is one of the Meta key's, which is to say Python's.

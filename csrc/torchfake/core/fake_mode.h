@@ -117,6 +117,8 @@ struct FakeModeOptions {
   Option<bool> assumes_valid = true;
   // How many devices of an accelerator there are; 0 lets any index be claimed.
   Option<int64_t> cards = 0;
+  // The compute capability of the claimed cards, 10 * major + minor. Which kernels answer depends on it.
+  Option<int64_t> capability = 90;
   // Hears of what is answered in the place of values that nobody knows. Where there is none, that is an error.
   std::shared_ptr<StandIns> stand_ins;
   // Real values travel along with every fake, random ones too, whatever their size: each operator also runs for real.

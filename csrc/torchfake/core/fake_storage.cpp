@@ -291,13 +291,22 @@ void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusi
     context->retired = std::move(context->known);
   }
   context->repeated.reset();
+  context->range.reset();
   context->known = std::move(bytes);
   count(*context);
   complete_known_bytes(storage);
 }
 
 void set_repeated_bytes(c10::StorageImpl* storage, c10::Device device, std::unique_ptr<RepeatedBytes> repeated) {
-  ensure_context(storage, device)->repeated = std::move(repeated);
+  StorageContext* context = ensure_context(storage, device);
+  context->range.reset();
+  context->repeated = std::move(repeated);
+}
+
+void set_value_range(c10::StorageImpl* storage, c10::Device device, c10::ScalarType dtype, const ValueRange& range) {
+  StorageContext* context = ensure_context(storage, device);
+  context->range = std::make_unique<const ValueRange>(range);
+  context->range_dtype = dtype;
 }
 
 void begin_known_bytes(
@@ -306,6 +315,7 @@ void begin_known_bytes(
     c10::intrusive_ptr<c10::StorageImpl> bytes,
     c10::intrusive_ptr<c10::StorageImpl> unknown) {
   StorageContext* context = ensure_context(storage, device);
+  context->range.reset();
   context->known = std::move(bytes);
   context->unknown = std::move(unknown);
   context->is_blank = true;
@@ -329,6 +339,7 @@ void forget_known_bytes(c10::StorageImpl* storage) {
     return;
   }
   context->repeated.reset();
+  context->range.reset();
   if (!context->known) {
     return;
   }

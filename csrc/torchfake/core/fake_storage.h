@@ -3,12 +3,14 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
 #include <torchfake/core/allocation.h>
+#include <torchfake/core/value_range.h>
 
 #include <memory>
 #include <optional>
@@ -66,6 +68,9 @@ struct StorageContext final : ClaimedMemory {
   bool is_blank = false;
   // Instead of `known`, where the storage is large and repeats few values.
   std::unique_ptr<RepeatedBytes> repeated;
+  // Instead of `known`, where only bounds of the values are: of elements of that type. See Note [Value ranges].
+  std::unique_ptr<const ValueRange> range;
+  c10::ScalarType range_dtype = c10::ScalarType::Undefined;
   // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
   c10::intrusive_ptr<c10::StorageImpl> retired;
   // How much of known_bytes_in_use() these are.
@@ -136,6 +141,9 @@ void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusi
 
 // From now on the values of `storage`, none of which was known, are these. They are behind no pointer.
 void set_repeated_bytes(c10::StorageImpl* storage, c10::Device device, std::unique_ptr<RepeatedBytes> repeated);
+
+// From now on the values of `storage`, none of which was known, lie in `range`, read as elements of `dtype`.
+void set_value_range(c10::StorageImpl* storage, c10::Device device, c10::ScalarType dtype, const ValueRange& range);
 
 // From now on values of `storage` are known one by one, as they are written: none yet. `bytes` is a CPU storage of the
 // same size, `unknown` another, filled with 0xFF.

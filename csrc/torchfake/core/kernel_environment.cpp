@@ -10,6 +10,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/call_context.h>
+#include <torchfake/core/fake_mode.h>
 
 namespace torchfake {
 
@@ -102,6 +103,14 @@ bool KernelEnvironment::autocast_enabled(c10::DeviceType device) {
 
 c10::ScalarType KernelEnvironment::autocast_dtype(c10::DeviceType device) {
   return at::autocast::get_autocast_dtype(device);
+}
+
+int64_t KernelEnvironment::cuda_capability(const ModeState& mode) {
+  return mode.options.capability;
+}
+
+int64_t KernelEnvironment::cuda_capability() {
+  return CallContext::current()->cuda_capability;
 }
 
 uint64_t KernelEnvironment::base() {

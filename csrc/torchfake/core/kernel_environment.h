@@ -8,6 +8,8 @@
 
 namespace torchfake {
 
+struct ModeState;
+
 // Note [Kernel environment]
 // The outcome of a call depends on its arguments and on global state: the default dtype, backends that were switched off,
 // the number of threads. What an outcome depends on must be in its cache key. A few settings are part of every key,
@@ -56,6 +58,10 @@ class KernelEnvironment {
   // Whether autocast casts operators on such a device.
   static bool autocast_enabled(c10::DeviceType device);
   static c10::ScalarType autocast_dtype(c10::DeviceType device);
+  // The compute capability of the cards that a mode claims, 10 * major + minor: 90 for an H200. That of the call at hand,
+  // where a kernel runs.
+  static int64_t cuda_capability(const ModeState& mode);
+  static int64_t cuda_capability();
 
   // What the kernels of others may have read: everything.
   static void note_all();

@@ -12,6 +12,7 @@
 namespace torchfake {
 
 class Call;
+struct RangeRow;
 
 enum class RuleResult : uint8_t {
   kContinue,  // go on to the kernel, with the arguments as the rule left them
@@ -93,6 +94,7 @@ struct OperatorFacts {
   bool is_product = false;  // of matrices, a convolution, attention: see values/single_precision.h
   bool is_byte_product = false;  // of 8-bit numbers: its values are not tracked
   bool finds_nothing = false;  // looks for values that are amiss, and is taken to find none
+  const RangeRow* range = nullptr;  // between which bounds its results lie: see Note [Value ranges]
   bool is_broadcast = false;  // a collective that leaves the values of the root's argument as they are
 
   // ---- Arguments and outputs, where the schema does not say so

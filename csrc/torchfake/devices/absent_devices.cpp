@@ -237,8 +237,7 @@ c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
       return *value;
     }
     if (fake != nullptr) {
-      if (const std::optional<c10::Scalar> value =
-              number_in_place(fake->mode(), "item", fake->dtype().toScalarType())) {
+      if (const std::optional<c10::Scalar> value = number_in_place(fake->mode(), "item", *fake)) {
         return *value;
       }
     }

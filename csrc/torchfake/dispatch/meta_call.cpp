@@ -286,6 +286,10 @@ void call_in_kernel(Call& call, c10::Device device) {
   CallContext& context = *CallContext::current();
   InKernel in_kernel;
   Scoped claimed(context.claimed_device, device);
+  const ModePtr* mode = call.find_mode();
+  Scoped capability(
+      context.cuda_capability,
+      mode == nullptr || !*mode ? context.cuda_capability : KernelEnvironment::cuda_capability(**mode));
   Scoped composite(context.in_composite, true);  // unless run_kernel finds another
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.kernel != nullptr || composite_key(call)));

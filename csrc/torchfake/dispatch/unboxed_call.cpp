@@ -8,6 +8,7 @@
 #include <torchfake/core/activation.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/known_values.h>
+#include <torchfake/values/value_ranges.h>
 
 namespace torchfake {
 
@@ -208,20 +209,27 @@ bool UnboxedCall::has_read_source() const {
   return has_source_ && !traits_.takes_shape_only;
 }
 
+// Whether the fallback would find bounds for the results of this call, none of whose arguments has any.
+bool UnboxedCall::bounds_follow(const CacheEntry& entry) const {
+  return C10_UNLIKELY(traits_.range != nullptr) && entry.largest_output <= kRangedElements &&
+      has_ranges((*mode_)->options) && makes_range(*traits_.range, tensors_.empty() ? nullptr : tensors_.front().impl);
+}
+
 // Whether the fallback would compute values for this call, none of whose arguments is known. See ValueTracker.
 bool UnboxedCall::values_follow(const CacheEntry& entry) const {
   const FakeModeOptions& options = (*mode_)->options;
   switch (traits_.values) {
     case ValueSource::kInputs:
     case ValueSource::kNone:
-      return false;
+      return bounds_follow(entry);
     case ValueSource::kConstant:
       return options.known_from_factories && entry.largest_output <= options.known_values;
     case ValueSource::kOverwrite:
       return !has_source_ && tensors_.front().impl->numel() <= options.known_values;
     case ValueSource::kDrawn:
-      return !has_read_source() && options.known_values > 0 &&
-          (traits_.mutates ? tensors_.front().impl->numel() : entry.largest_output) <= options.drawn_values;
+      return bounds_follow(entry) ||
+          (!has_read_source() && options.known_values > 0 &&
+           (traits_.mutates ? tensors_.front().impl->numel() : entry.largest_output) <= options.drawn_values);
     case ValueSource::kUninitialised:
       return options.known_from_factories && options.known_values > 0 && entry.largest_output <= kPartialLimit;
   }

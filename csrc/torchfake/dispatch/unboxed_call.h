@@ -93,6 +93,7 @@ class UnboxedCall {
   bool mode_agrees() const;
   at::Tensor make(const OutputRecipe& recipe);
   bool has_read_source() const;
+  bool bounds_follow(const CacheEntry& entry) const;
   bool values_follow(const CacheEntry& entry) const;
 
   const OpTraits& traits_;

@@ -11,6 +11,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 
+#include <torchfake/core/call_context.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/rules.h>
 
@@ -21,6 +22,7 @@ namespace torchfake {
 namespace {
 
 struct Attention {
+  int64_t capability;  // of the claimed card
   at::Tensor query, key, value;
   std::optional<at::Tensor> mask;
   double dropout;
@@ -29,7 +31,11 @@ struct Attention {
   bool enable_gqa;
 };
 
+// No key of the cache says whether a tensor requires gradients.
 bool needs_grad(const at::Tensor& tensor) {
+  if (CallContext* call = CallContext::current()) {
+    call->is_unkeyed = true;
+  }
   return KernelEnvironment::enabled(KernelEnvironment::kGradMode) && tensor.requires_grad();
 }
 
@@ -57,28 +63,51 @@ bool is_low_precision(c10::ScalarType dtype) {
   return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
-// As on an H200. Among GPUs of before that generation PyTorch would not choose it.
+// The largest head that cuDNN takes: more on Hopper, and on Blackwell for the heads of DeepSeek alone.
+int64_t largest_head_of_cudnn(const Attention& a) {
+  if (a.capability == 90) {
+    return 256;
+  }
+  return a.capability / 10 == 10 && a.query.size(-1) == 192 && a.value.size(-1) == 128 ? 192 : 128;
+}
+
 bool fits_cudnn(const Attention& a) {
-  const auto takes = [](int64_t size) { return size % 8 == 0 && size <= 256; };
+  if (a.capability < 80) {
+    return false;
+  }
+  const auto takes = [&](int64_t size) { return size % 8 == 0 && size <= largest_head_of_cudnn(a); };
   return KernelEnvironment::enabled(KernelEnvironment::kCudnnSdp) && fits_fused(a) &&
       is_low_precision(a.query.scalar_type()) && a.query.size(-1) == a.key.size(-1) && takes(a.query.size(-1)) &&
       takes(a.value.size(-1)) && a.key.size(2) > 1 && !(a.query.size(2) == 1 && a.dropout > 0) &&
       !(a.mask && a.mask->requires_grad());
 }
 
+// On the consumer cards of Ampere, Ada and Blackwell the backward of large heads has too little shared memory.
+bool trains_with_flash(const Attention& a) {
+  const int64_t head = a.query.size(-1);
+  const bool has_less = (a.capability >= 86 && a.capability <= 89) || a.capability >= 120;
+  const bool is_large = (head > 192 && head <= 224) || (head > 224 && a.dropout > 0);
+  return !(has_less && is_large && needs_grad(a));
+}
+
 bool fits_flash(const Attention& a) {
+  if (a.capability < 80) {
+    return false;
+  }
   return KernelEnvironment::enabled(KernelEnvironment::kFlashSdp) && fits_fused(a) &&
       is_low_precision(a.query.scalar_type()) && !a.mask && a.query.size(-1) == a.key.size(-1) &&
-      a.query.size(-1) == a.value.size(-1) && a.query.size(-1) <= 256 &&
+      a.query.size(-1) == a.value.size(-1) && a.query.size(-1) <= 256 && trains_with_flash(a) &&
       !(a.is_causal && a.query.size(2) != a.key.size(2) && a.query.size(2) > a.key.size(2));
 }
 
 bool fits_efficient(const Attention& a) {
   const c10::ScalarType dtype = a.query.scalar_type();
-  const int64_t alignment = dtype == c10::kFloat ? 4 : 8;
+  // Without tensor cores for its dtype an older card takes any size.
+  const int64_t alignment = dtype == c10::kFloat ? (a.capability >= 80 ? 4 : 1) : 8;
   const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
   return KernelEnvironment::enabled(KernelEnvironment::kMemEfficientSdp) && fits_fused(a) && !a.enable_gqa &&
-      (is_low_precision(dtype) || dtype == c10::kFloat) && aligned && a.query.size(-1) == a.key.size(-1);
+      (dtype == c10::kHalf || dtype == c10::kFloat || (dtype == c10::kBFloat16 && a.capability >= 80)) && aligned &&
+      a.query.size(-1) == a.key.size(-1);
 }
 
 at::Tensor pad_last_dim(const at::Tensor& tensor, int64_t multiple) {
@@ -190,7 +219,9 @@ void check(const Attention& a) {
 }
 
 Attention arguments_of(const Call& call) {
+  const ModePtr* mode = call.find_mode();
   return {
+      mode == nullptr || !*mode ? 90 : KernelEnvironment::cuda_capability(**mode),
       call.arg(0).toTensor(),
       call.arg(1).toTensor(),
       call.arg(2).toTensor(),
@@ -201,14 +232,23 @@ Attention arguments_of(const Call& call) {
       call.arg(7).toBool()};
 }
 
+// In the order of PyTorch's preferences: cuDNN first on Hopper and Blackwell, and elsewhere after everything else.
 at::SDPBackend choice_on_gpu(const Attention& a) {
-  if (a.query.device().is_cuda() && fits_cudnn(a)) {
+  if (!a.query.device().is_cuda()) {
+    return at::SDPBackend::math;
+  }
+  const bool prefers_cudnn = a.capability / 10 == 9 || a.capability / 10 == 10;
+  if (prefers_cudnn && fits_cudnn(a)) {
     return at::SDPBackend::cudnn_attention;
   }
-  if (a.query.device().is_cuda() && fits_flash(a)) {
+  if (fits_flash(a)) {
     return at::SDPBackend::flash_attention;
   }
-  return a.query.device().is_cuda() && fits_efficient(a) ? at::SDPBackend::efficient_attention : at::SDPBackend::math;
+  if (fits_efficient(a)) {
+    return at::SDPBackend::efficient_attention;
+  }
+  const bool is_last = !KernelEnvironment::enabled(KernelEnvironment::kMathSdp);
+  return is_last && fits_cudnn(a) ? at::SDPBackend::cudnn_attention : at::SDPBackend::math;
 }
 
 }  // namespace

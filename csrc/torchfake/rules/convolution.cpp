@@ -220,6 +220,11 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
       (is_padded_by_a_step(g) || !KernelEnvironment::enabled(KernelEnvironment::kCudnn))) {
     return at::MemoryFormat::Contiguous;
   }
+  // Before Ampere it has no bfloat16.
+  if (wants && claimed_device().is_cuda() && input.scalar_type() == c10::kBFloat16 &&
+      KernelEnvironment::cuda_capability() < 80) {
+    return at::MemoryFormat::Contiguous;
+  }
   // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.
   const bool is_double = input.scalar_type() == c10::kDouble;
   const bool has = !is_double || (claimed_device().is_cpu() && weight.dim() == 4);

@@ -192,10 +192,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> cudnn_rn
       std::move(gradients)};
 }
 
-bool cudnn_takes(const at::Tensor& input) {
+bool cudnn_takes(const at::Tensor& input, const ModePtr* mode) {
   const c10::ScalarType dtype = input.scalar_type();
+  const bool has_bfloat16 = mode == nullptr || !*mode || KernelEnvironment::cuda_capability(**mode) >= 80;
   return input.is_cuda() && input.numel() > 0 && KernelEnvironment::enabled(KernelEnvironment::kCudnn) &&
-      (dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf || dtype == c10::kBFloat16);
+      (dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf ||
+       (dtype == c10::kBFloat16 && has_bfloat16));
 }
 
 void check_dtypes(const at::Tensor& input, at::TensorList hidden, at::TensorList weights) {
@@ -259,7 +261,7 @@ void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::
 template <Cudnn kMode, bool kPacked>
 bool cudnn_recurrent(const Call& call) {
   at::Tensor input = call.arg(0).toTensor();
-  if (!cudnn_takes(input)) {
+  if (!cudnn_takes(input, call.find_mode())) {
     return false;
   }
   constexpr size_t kFirst = kPacked ? 2 : 1;  // input or data, batch sizes, hidden states, weights, ...

@@ -1,6 +1,7 @@
 // The fused attention kernels: results lie in memory as the query does, or as [batch, length, heads, size].
 #include <ATen/OpMathType.h>
 
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -17,6 +18,19 @@ using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+void check_flash() {
+  TORCH_CHECK(
+      !claimed_device().is_cuda() || KernelEnvironment::cuda_capability() >= 80,
+      "FlashAttention only supports Ampere GPUs or newer.");
+}
+
+void check_efficient(const at::Tensor& query) {
+  TORCH_CHECK(
+      !claimed_device().is_cuda() || query.scalar_type() != c10::kBFloat16 ||
+          KernelEnvironment::cuda_capability() >= 80,
+      "cutlassF: no kernel found to launch!");
+}
+
 // [batch, heads, length, size], with heads inside length.
 at::Tensor heads_inside(int64_t batch, int64_t heads, int64_t length, int64_t size, c10::ScalarType dtype) {
   return empty({batch, length, heads, size}, dtype).transpose(1, 2);
@@ -28,6 +42,7 @@ at::Tensor gradient_of(const at::Tensor& input) {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>
 flash(const at::Tensor& query, const at::Tensor& key) {
+  check_flash();
   const int64_t length = query.size(2);
   return {
       strided_like(query),
@@ -50,6 +65,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient(
     double /*dropout_p*/,
     bool /*is_causal*/,
     std::optional<double> /*scale*/) {
+  check_efficient(query);
   const int64_t length = query.size(2);
   const int64_t padded = (length + 31) / 32 * 32;
   return {
@@ -141,6 +157,7 @@ FiveTensors flash_forward(
     const at::Tensor& key,
     const at::Tensor& value,
     const OptTensor& cum_seq_q) {
+  check_flash();
   for (const at::Tensor* tensor : {&query, &key, &value}) {
     TORCH_CHECK(tensor->stride(-1) == 1, "Input tensor must have contiguous last dimension");
   }

@@ -7,6 +7,7 @@
 #include <torchfake/rules/native_table.h>
 #include <torchfake/rules/refused_dtypes.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/rules/value_ranges.h>
 
 namespace torchfake {
 
@@ -184,6 +185,7 @@ OperatorFacts find_operator_facts(const c10::OperatorHandle& op) {
   const std::string qualified = c10::toString(whole);
   facts.kernel = find_native_kernel(qualified);
   facts.cpu_equivalent = find_cpu_equivalent(qualified);
+  facts.range = find_range_row(op);
   facts.refused_dtypes = DtypeRefusals::of(op);
   return facts;
 }

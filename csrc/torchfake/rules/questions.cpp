@@ -34,7 +34,7 @@ RuleResult equal(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor other = call.arg(1).toTensor();
   // How PyTorch's C++ asks whether a check holds.
-  const bool is_check = self.dim() == 0 && self.scalar_type() == c10::kBool;
+  const bool is_check = self.dim() == 0 && self.scalar_type() == c10::kBool && mode->options.assumes_valid;
   if (const std::optional<bool> holds = is_check ? ValidInput::next_check() : std::nullopt) {
     return answer_with(call, *holds);
   }
@@ -79,10 +79,11 @@ bool is_any_of(const torch::autograd::Node& node) {
 }
 
 // What a number is taken for that a decomposition or formula asks for, where its outcome does not depend on it.
-std::optional<c10::Scalar> stand_in(const at::Tensor& asked) {
+std::optional<c10::Scalar> stand_in(const at::Tensor& asked, const ModePtr& mode) {
   using namespace torch::autograd::generated;
   const bool is_bool = asked.scalar_type() == c10::kBool;
-  if (const std::optional<bool> holds = is_bool ? ValidInput::next_check() : std::nullopt) {
+  if (const std::optional<bool> holds =
+          is_bool && mode->options.assumes_valid ? ValidInput::next_check() : std::nullopt) {
     return c10::Scalar(*holds);
   }
   if (FactorsAlone::active() && asked.is_floating_point()) {
@@ -105,9 +106,10 @@ std::optional<c10::Scalar> stand_in(const at::Tensor& asked) {
 
 RuleResult local_scalar_dense(Call& call, const ModePtr& mode) {
   const at::Tensor asked = call.arg(0).toTensor();
-  std::optional<c10::Scalar> value = stand_in(asked);
+  std::optional<c10::Scalar> value = stand_in(asked, mode);
   if (!value) {
-    value = number_in_place(mode, call.op_name(), asked.scalar_type());
+    const FakeTensorImpl* fake = as_fake(asked);
+    value = fake == nullptr ? std::nullopt : number_in_place(mode, call.op_name(), *fake);
   }
   if (!value) {
     return RuleResult::kContinue;

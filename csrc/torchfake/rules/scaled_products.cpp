@@ -2,6 +2,7 @@
 #include <ATen/native/Resize.h>
 
 #include <torchfake/core/compat.h>
+#include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/scaling_recipes.h>
@@ -172,6 +173,22 @@ bool is_column_major(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 && matrix.stride(1) >= std::max<int64_t>(1, matrix.size(0));
 }
 
+// What a card has kernels for.
+void check_capability(const at::Tensor& mat1, const at::Tensor& scale_a, const at::Tensor& scale_b) {
+  const int64_t capability = KernelEnvironment::cuda_capability();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      capability >= 89,
+      "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+");
+  const auto is_by_floats_in_blocks = [](const at::Tensor& scale, int64_t rows) {
+    return scale.scalar_type() == c10::kFloat && scale.dim() == 2 && scale.numel() > 1 && scale.numel() != rows;
+  };
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      capability / 10 == 9 || !(is_by_floats_in_blocks(scale_a, mat1.size(0)) && scale_b.numel() > 1),
+      "DeepSeek style (1x128, 128x128) scaling only supported in CUDA for SM90");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      capability >= 100 || !is_float4(mat1), "MXFP4 scaling only supported in CUDA for B200/B300");
+}
+
 // What the libraries of GPUs ask for.
 void check_for_gpu(const at::Tensor& mat1, const at::Tensor& mat2, const at::Tensor& bias, c10::ScalarType out_dtype) {
   TORCH_CHECK(
@@ -221,6 +238,9 @@ void check_scaled_mm(
     const at::Tensor& bias,
     const at::Tensor& scale_result,
     c10::ScalarType out_dtype) {
+  if (claimed_device().is_cuda()) {
+    check_capability(self, scale_a, scale_b);
+  }
   TORCH_CHECK(self.dim() == 2, "mat1 must be a matrix");
   TORCH_CHECK(mat2.dim() == 2, "mat2 must be a matrix");
   check_shapes(self, mat2);
@@ -294,6 +314,9 @@ void check_scaled_mm_v2(
     const at::Tensor& bias,
     c10::ScalarType out_dtype,
     at::IntArrayRef contraction_dim) {
+  if (claimed_device().is_cuda() && !a.scales.empty() && !b.scales.empty()) {
+    check_capability(self, a.scales.front(), b.scales.front());
+  }
   check_contraction(self, mat2, contraction_dim);
   TORCH_CHECK_VALUE(
       !bias.defined() || bias.numel() == mat2.size(1), "Bias must be size ", mat2.size(1), " but got ", bias.numel());

@@ -31,14 +31,15 @@ int64_t value_limit(const FakeModeOptions& options);
 // As many elements as a tensor may have to become known piece by piece.
 inline constexpr int64_t kPartialLimit = 64;
 
-// Whether any value of the fake, or of another that shares its storage, may be known. Of an empty one all are.
+// Whether any value of the fake, or of another that shares its storage, may be known, or lies in a known range. Of an empty
+// one all are.
 inline bool may_have_known_values(const FakeTensorImpl& fake) {
   if (fake.numel() == 0 || fake.key_set().has(c10::DispatchKey::ZeroTensor)) {
     return true;
   }
   c10::StorageImpl* storage = fake.storage_impl();
   const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
-  return context != nullptr && (context->known || context->repeated);
+  return context != nullptr && (context->known || context->repeated || context->range);
 }
 
 // The same for a fake that is only read: one whose values have not been written yet has none to read.

@@ -9,6 +9,7 @@
 #include <torchfake/core/to_fake.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
+#include <torchfake/values/value_ranges.h>
 
 namespace torchfake {
 
@@ -27,10 +28,38 @@ c10::Scalar number_in_place(c10::ScalarType dtype) {
   return c10::isIntegralType(dtype, /*includeBool=*/false) ? c10::Scalar(int64_t{1}) : c10::Scalar(1.0);
 }
 
-std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, c10::ScalarType dtype) {
-  const c10::Scalar value = number_in_place(dtype);
-  const char* said = value.isBoolean() ? "False" : (value.isIntegral(/*includeBool=*/false) ? "1" : "1.0");
-  return stands_in(mode, op, said) ? std::optional(value) : std::nullopt;
+namespace {
+
+// The same within the bounds of what is asked for: an index, say, of which 0 is the only one.
+c10::Scalar number_in_range(const FakeTensorImpl& asked) {
+  const c10::ScalarType dtype = asked.dtype().toScalarType();
+  if (!has_range(asked) || dtype == c10::kBool || c10::isComplexType(dtype)) {
+    return number_in_place(dtype);
+  }
+  const ValueRange range = range_of(asked);
+  const double number = std::min(std::max(1.0, range.low), range.high);
+  return c10::isIntegralType(dtype, /*includeBool=*/false) ? c10::Scalar(static_cast<int64_t>(number))
+                                                           : c10::Scalar(number);
+}
+
+std::string written(const c10::Scalar& number) {
+  if (number.isBoolean()) {
+    return "False";
+  }
+  if (number.isIntegral(/*includeBool=*/false)) {
+    return std::to_string(number.toLong());
+  }
+  return number.isFloatingPoint() && number.toDouble() != 1.0 ? c10::str(number.toDouble()) : "1.0";
+}
+
+}  // namespace
+
+std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, const FakeTensorImpl& asked) {
+  if (mode->options.stand_ins == nullptr) {
+    return std::nullopt;
+  }
+  const c10::Scalar value = number_in_range(asked);
+  return stands_in(mode, op, written(value)) ? std::optional(value) : std::nullopt;
 }
 
 at::Tensor all_of(bool value, const at::Tensor& like, const ModePtr& mode) {

@@ -10,6 +10,7 @@
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/pytorch_errors.h>
 #include <torchfake/values/absorbing.h>
+#include <torchfake/values/collective_counts.h>
 #include <torchfake/values/collectives.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/draws.h>
@@ -97,6 +98,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   bool any_known = false;
   bool all_known = true;
   bool any_repeated = false;
+  bool any_ranged = false;
   bool outs_fit = true;
   for (const TensorArg& tensor : call.tensors()) {
     has_out_ |= tensor.is_out;
@@ -110,6 +112,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     any_known |= known || repeated ||
         (is_written(call, tensor, mode.options) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
     any_repeated |= repeated;
+    any_ranged |= tensor.fake != nullptr && has_range(*tensor.fake);
     const bool unread = overwritten || traits.args[tensor.arg].is_unread;
     all_known &= known || repeated || unread || tensor.fake == nullptr;  // what is real here is a number
   }
@@ -121,6 +124,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     }
   }
   if (C10_UNLIKELY(traits.is_collective)) {
+    count_collective(call, mode);
     received_ = received_values(call);
     for (const TensorArg& tensor : call.tensors()) {
       if (tensor.is_written && tensor.fake != nullptr) {
@@ -133,6 +137,11 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   all_known = all_known || (C10_UNLIKELY(any_known) && limit_ > 1 && is_absorbed(call, limit_));
   const bool drawn = draws_ > 0 && (all_known || traits.takes_shape_only);
   inputs_known_ = limit_ > 0 && (constant || drawn || (all_known && passes_values_on(traits, mode.options)));
+  if (C10_UNLIKELY(traits.range != nullptr) && !inputs_known_ && !traits.mutates && !traits.is_view &&
+      has_ranges(mode.options) &&
+      (any_ranged || makes_range(*traits.range, call.tensors().empty() ? nullptr : call.tensors()[0].impl))) {
+    ranges_ = ask_range(call);
+  }
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || drawn || traits.values == ValueSource::kOverwrite)))) {
     return;
   }
@@ -513,6 +522,9 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
   const bool has_no_real = mode_.options.propagate_real_tensors && device.is_meta();
   if (!computes_ || has_no_real || !outputs_fit(call)) {
     forget_written();
+    if (C10_UNLIKELY(ranges_.has_value())) {
+      finish_ranges(call, *ranges_);
+    }
     return;
   }
   if (run_aside(call, device)) {

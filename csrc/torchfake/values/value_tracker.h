@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchfake/core/call.h>
+#include <torchfake/values/value_ranges.h>
 
 namespace torchfake {
 
@@ -64,6 +65,7 @@ class ValueTracker {
   bool has_out_ = false;
   bool makes_constants_ = false;  // in a mode that propagates real tensors
   int64_t draws_ = 0;  // the most elements that are drawn: see Note [Draws]
+  std::optional<RangeAnswer> ranges_;  // of the outputs, where their values do not follow
   bool repeats_ = false;  // real_ is one repetition of what the operator gets
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;

@@ -1,0 +1,142 @@
+// How often collectives are called, and on how many bytes.
+#include <torchfake/values/collective_counts.h>
+
+#include <torchfake/core/call_context.h>
+
+#include <algorithm>
+#include <vector>
+
+#if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+#include <torch/custom_class.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#define TORCHFAKE_HAS_PROCESS_GROUPS 1
+#else
+#define TORCHFAKE_HAS_PROCESS_GROUPS 0
+#endif
+
+namespace torchfake {
+
+namespace {
+
+std::mutex& counters_mutex() {
+  static auto* const mutex = new std::mutex();
+  return *mutex;
+}
+
+std::vector<CollectiveCounter*>& counters() {
+  static auto* const counters = new std::vector<CollectiveCounter*>();
+  return *counters;
+}
+
+struct Group {
+  std::string name;
+  int64_t size = 0;
+};
+
+const c10::IValue* find_arg(const Call& call, const char* name) {
+  const std::optional<int> index = call.op.schema().argumentIndexWithName(name);
+  return index ? &call.arg(*index) : nullptr;
+}
+
+// The group that an operator is called on: c10d's get the object, the functional ones its name.
+Group group_of(const Call& call) {
+#if TORCHFAKE_HAS_PROCESS_GROUPS
+  if (const c10::IValue* group = find_arg(call, "process_group"); group != nullptr && group->isCustomClass()) {
+    const auto process_group = group->toCustomClass<c10d::ProcessGroup>();
+    return {process_group->getGroupName(), process_group->getSize()};
+  }
+  if (const c10::IValue* name = find_arg(call, "group_name"); name != nullptr && name->isString()) {
+    const c10::IValue* size = find_arg(call, "group_size");
+    return {
+        name->toStringRef(),
+        size != nullptr && size->isInt() ? size->toInt() : c10d::resolve_process_group(name->toStringRef())->getSize()};
+  }
+#endif
+  return {};
+}
+
+// The bytes of the largest argument, a list of tensors taken together.
+int64_t largest_argument(const Call& call) {
+  int64_t most = 0;
+  int64_t sum = 0;
+  int last = -1;
+  for (const TensorArg& tensor : call.tensors()) {
+    sum = (last == tensor.arg ? sum : 0) + tensor.impl->numel() * static_cast<int64_t>(tensor.impl->itemsize());
+    last = tensor.arg;
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// all_reduce of "c10d::allreduce_" and of "_c10d_functional::all_reduce": as torch.distributed calls them.
+std::string written_name(const OpTraits& traits) {
+  std::string name(traits.base_name());
+  while (!name.empty() && name.back() == '_') {
+    name.pop_back();
+  }
+  constexpr std::pair<std::string_view, const char*> kWritten[] = {
+      {"allreduce", "all_reduce"},
+      {"allreduce_coalesced", "all_reduce"},
+      {"all_reduce_coalesced", "all_reduce"},
+      {"allgather", "all_gather"},
+      {"_allgather_base", "all_gather_into_tensor"},
+      {"allgather_into_tensor_coalesced", "all_gather_into_tensor"},
+      {"all_gather_into_tensor_out", "all_gather_into_tensor"},
+      {"all_gather_into_tensor_coalesced", "all_gather_into_tensor"},
+      {"_reduce_scatter_base", "reduce_scatter_tensor"},
+      {"reduce_scatter_tensor_coalesced", "reduce_scatter_tensor"},
+      {"alltoall", "all_to_all"},
+      {"alltoall_base", "all_to_all_single"},
+      {"recv_any_source", "recv"},
+  };
+  for (const auto& [op, written] : kWritten) {
+    if (name == op) {
+      return written;
+    }
+  }
+  return name;
+}
+
+}  // namespace
+
+CollectiveCounter::CollectiveCounter(ModePtr mode) : mode_(std::move(mode)) {
+  TORCH_CHECK_VALUE(mode_, "CollectiveCounter: expected a mode, got null");
+  const std::lock_guard lock(counters_mutex());
+  counters().push_back(this);
+}
+
+CollectiveCounter::~CollectiveCounter() {
+  const std::lock_guard lock(counters_mutex());
+  std::erase(counters(), this);
+}
+
+std::map<CollectiveCounter::Key, CollectiveCounter::Count> CollectiveCounter::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void CollectiveCounter::add(const Call& call) {
+  const Group group = group_of(call);
+  const std::lock_guard lock(mutex_);
+  Count& count = counts_[{group.name, written_name(call.traits)}];
+  ++count.calls;
+  count.nbytes += largest_argument(call);
+  count.group_size = group.size;
+}
+
+void count_collective(const Call& call, const ModeState& mode) {
+  const CallContext* around = CallContext::current();
+  const bool waits = call.traits.base_name() == "wait_tensor";
+  if (waits || (around != nullptr && around->kernel_depth > 0)) {
+    return;  // part of another
+  }
+  const std::lock_guard lock(counters_mutex());
+  for (CollectiveCounter* counter : counters()) {
+    if (counter->mode_.get() == &mode) {
+      counter->add(call);
+    }
+  }
+}
+
+}  // namespace torchfake

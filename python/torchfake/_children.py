@@ -1,0 +1,93 @@
+"""Python processes that a program starts under `torchfake run`: they run under it too, each as its rank."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: Options of the interpreter that take a value of their own.
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass
+class Children:
+    """How the children of a run are started, and what they reported.
+
+    Attributes:
+        options: The options of `torchfake run` for each.
+        rank: The one rank that runs; the others end at once. None for all.
+    """
+
+    options: Sequence[str]
+    rank: int | None = None
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    _folder: Path | None = None
+    _count: int = 0
+
+    def rewritten(self, args: Any, env: Mapping[str, str] | None) -> Any:
+        """The command line of a child: under `torchfake run`, if it starts a script or module in this Python."""
+        if isinstance(args, str | bytes | os.PathLike) or not args or not _is_this_python(args[0]):
+            return args
+        words = [os.fsdecode(word) for word in args]
+        at = 1
+        while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+            at += 2 if words[at] in _WITH_VALUE else 1
+        if at >= len(words) or words[at] in ("-c", "-") or words[at : at + 2] == ["-m", "torchfake"]:
+            return args
+        rank = (os.environ if env is None else env).get("RANK")
+        if self.rank is not None and rank is not None and int(rank) != self.rank:
+            return [words[0], "-c", "pass"]
+        assert self._folder is not None
+        self._count += 1
+        report = self._folder / f"{self._count}.json"
+        own = ["-m", "torchfake", "run", *self.options, "--quiet", "--json", str(report)]
+        return [*words[:at], *own, *words[at:]]
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Children that are started meanwhile run under `torchfake run`."""
+        start = subprocess.Popen.__init__
+
+        def init(process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
+            by_executable = kwargs.get("executable") is not None or kwargs.get("shell")
+            start(process, args if by_executable else self.rewritten(args, kwargs.get("env")), *rest, **kwargs)
+
+        with tempfile.TemporaryDirectory(prefix="torchfake-") as folder:
+            self._folder = Path(folder)
+            subprocess.Popen.__init__ = init  # type: ignore[method-assign, assignment]
+            try:
+                yield
+            finally:
+                subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+                for file in sorted(self._folder.glob("*.json"), key=lambda file: int(file.stem)):
+                    self.reports.append(json.loads(file.read_text()))
+                self._folder = None
+
+
+def _is_this_python(program: Any) -> bool:
+    name = os.fsdecode(program)
+    return name == sys.executable or (
+        os.path.isabs(name) and os.path.realpath(name) == os.path.realpath(sys.executable)
+    )
+
+
+def format_children(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each process that was started."""
+    lines = []
+    for report in reports:
+        rank = report.get("rank")
+        peak = max((card["peak_allocated"] for card in report["cards"]), default=0) / (1 << 30)
+        count = sum(entry["count"] for entry in report["stand_ins"])
+        lines.append(
+            f"    {'' if rank is None else f'rank {rank}: '}{report['program']} ended with {report['exit_code']}, "
+            f"peak {peak:.2f} GiB, {count} stand-ins"
+        )
+    return [f"  {len(reports)} processes that it started:", *lines] if lines else []

@@ -1,0 +1,109 @@
+"""What an error about unknown values adds for people: what they wrote, where, and a way out of the mode in use."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import re
+import sys
+import sysconfig
+import threading
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torchfake.modes import Mode
+
+_OURS = str(Path(__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+#: What reads a value, by the instruction at which the program stands.
+_BY_INSTRUCTION = {
+    "POP_JUMP": "bool() of a condition",
+    "JUMP_IF": "bool() of a condition",
+    "UNARY_NOT": "not",
+    "FORMAT_": "formatting",
+    "CONTAINS_OP": "in",
+    "UNPACK": "unpacking",
+    "GET_ITER": "iterating",
+}
+
+
+def is_of_a_library(file: str) -> bool:
+    """Whether a file belongs to Python, PyTorch or torchfake, or is none."""
+    return file.startswith((_OURS, _TORCH, "<")) or (file.startswith(_LIBRARY) and "site-packages" not in file)
+
+
+def frame_of_program() -> FrameType | None:
+    """The innermost frame that belongs to the program: not to Python, PyTorch or torchfake. For reports alone."""
+    innermost = None
+    for frame, _ in traceback.walk_stack(sys._current_frames()[threading.get_ident()]):
+        file = frame.f_code.co_filename
+        if file.startswith((_OURS, _TORCH, "<")):
+            continue
+        if not file.startswith(_LIBRARY) or "site-packages" in file:
+            return frame
+        innermost = frame if innermost is None else innermost
+    return innermost
+
+
+def _source_at(frame: FrameType) -> str:
+    """The expression that the frame is evaluating, as it is written; the line where Python does not say."""
+    first = last = begin = end = None
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is not None and frame.f_lasti >= 0:
+        found = next(iter(list(positions())[frame.f_lasti // 2 : frame.f_lasti // 2 + 1]), None)
+        if found is not None:
+            first, last, begin, end = found
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    if first is None or first != last or begin is None or end is None or first != frame.f_lineno:
+        return line.strip()
+    return line.encode()[begin:end].decode(errors="replace").strip()
+
+
+def written_as(frame: FrameType) -> str:
+    """What the program wrote to read a value: `.item()`, `float()`, `bool()` of a condition."""
+    code = frame.f_code.co_code
+    name = dis.opname[code[frame.f_lasti]] if 0 <= frame.f_lasti < len(code) else ""
+    for instruction, words in _BY_INSTRUCTION.items():
+        if name.startswith(instruction):
+            return words
+    source = _source_at(frame)
+    called = re.match(r"(float|int|bool|complex|round|range|list|tuple|str|print|format|max|min|sum|any|all)\(", source)
+    if called is not None:
+        return f"{called[1]}()"
+    method = re.search(r"\.(\w+)\((?:[^()]*|[^()]*\([^()]*\)[^()]*)\)$", source)
+    return f".{method[1]}()" if method is not None else ""
+
+
+def _ways_out(mode: Mode | None, message: str, is_about_shape: bool) -> str:
+    from torchfake.modes import fake_mode
+
+    if not isinstance(mode, fake_mode):
+        return ""
+    ways = []
+    if is_about_shape and not mode._state.selects_all:
+        ways.append("selects_all=True takes the most that can be selected")
+    if not mode._state.has_stand_ins:
+        ways.append('unknown="stand-in" (torchfake run without --strict) answers in its place and reports where')
+    if not mode._state.propagate_real_tensors and "propagate_real_tensors" not in message:
+        ways.append("propagate_real_tensors=True lets real values travel along")
+    return f" In fake_mode(...), {'; '.join(ways)}." if ways else ""
+
+
+def explanation(mode: Mode | None, message: str, *, is_about_shape: bool) -> str:
+    """A sentence or two to put behind the message of an error about unknown values."""
+    frame = frame_of_program()
+    if frame is None:
+        return _ways_out(mode, message, is_about_shape)
+    what = written_as(frame)
+    source = _source_at(frame)
+    shown = f": `{source}`" if source else ""
+    by = f"by {what} " if what else ""
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f" Asked for {by}at {where}{shown}.{_ways_out(mode, message, is_about_shape)}"

@@ -1,0 +1,177 @@
+"""`torchfake run` and processes: one rank of each role, launchers inside the program, collectives, progress."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from torchfake._all_ranks import Mesh, Role, find_mesh, format_roles
+from torchfake._progress import progress
+from torchfake.modes import fake_mode
+from torchfake.run_program import Launch, Program, run_program
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+SHARDED = """
+    import os, torch, torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.zeros(1 << (20 + mesh.get_local_rank("tp")), device="cuda")
+    dist.all_reduce(x, group=mesh.get_group("tp"))
+    dist.all_reduce(x, group=mesh.get_group("tp"))
+    gathered = torch.empty(2 * x.numel(), device="cuda")
+    dist.all_gather_into_tensor(gathered, x, group=mesh.get_group("dp"))
+    print("rank", dist.get_rank())
+"""
+
+
+def command(folder: Path, *arguments: str, text: str = SHARDED) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(textwrap.dedent(text))
+    return subprocess.run(
+        [sys.executable, "-m", "torchfake", "run", *arguments], capture_output=True, text=True, cwd=folder
+    )
+
+
+def run(folder: Path, text: str, launch: Launch | None = None, **options: Any) -> dict[str, Any]:
+    (folder / "train.py").write_text(textwrap.dedent(text))
+    mode = fake_mode(gpus="2xH200", unknown="stand-in", **options)
+    program = Program(str(folder / "train.py"), False)
+    run_program(program, mode, launch=launch, quiet=True, json_file=folder / "report.json")
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def test_collectives_are_counted_by_group_with_their_bytes(tmp_path):
+    report = run(tmp_path, SHARDED, Launch(2, 2, 0))
+    rows = {(row["operator"], row["ranks"]): row for row in report["collectives"]}
+    reduced = rows["all_reduce", 2]
+    assert (reduced["count"], reduced["nbytes"]) == (2, 2 * 4 << 20)
+    gathered = rows["all_gather_into_tensor", 2]
+    assert (gathered["count"], gathered["nbytes"]) == (1, 8 << 20)
+    assert reduced["group"] != gathered["group"]
+
+
+def test_all_ranks_run_once_for_each_role(tmp_path):
+    ended = command(
+        tmp_path, "--gpus", "2xH200", "--nnodes", "2", "--nproc-per-node", "2", "--rank", "all", "--json", "r.json",
+        "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "rank 0\n"
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [(role["role"], role["ranks"]) for role in report["roles"]] == [("tp=0", [0, 2]), ("tp=1", [1, 3])]
+    first, second = (role["peak_allocated"] for role in report["roles"])
+    assert second == 2 * first == 24 << 20
+    assert "0, 2   tp=0" in ended.stderr
+    assert "rank 1 of 4, role 2 of 2" in ended.stderr
+
+
+def test_roles_leave_out_the_dimensions_along_which_data_is_split():
+    mesh = Mesh(("pp", "dp_shard", "tp"), (2, 2, 2), tuple(range(8)))
+    assert mesh.roles() == {
+        (("pp", 0), ("tp", 0)): [0, 2],
+        (("pp", 0), ("tp", 1)): [1, 3],
+        (("pp", 1), ("tp", 0)): [4, 6],
+        (("pp", 1), ("tp", 1)): [5, 7],
+    }
+    assert find_mesh({"meshes": [{"names": ["tp"], "shape": [2], "ranks": [0, 1]}]}, 4) is None
+
+
+def test_ranks_beyond_the_limit_are_named():
+    report = {"exit_code": 0, "cards": [], "stand_ins": [], "collectives": []}
+    assert "ranks did not run (16-19)" in format_roles([Role("", [0], report)], list(range(16, 20)))
+
+
+def test_processes_of_a_launcher_run_under_the_mode_each_as_its_rank(tmp_path):
+    worker = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("nccl")
+        print("worker", dist.get_rank(), dist.get_world_size(), torch.cuda.get_device_name())
+    """
+    (tmp_path / "worker.py").write_text(textwrap.dedent(worker))
+    launcher = """
+        import os, subprocess, sys
+        for rank in range(2):
+            subprocess.run([sys.executable, "-u", "worker.py"], check=True,
+                           env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
+        subprocess.run([sys.executable, "-c", "import sys; assert 'torchfake' not in sys.modules"], check=True)
+    """
+    ended = command(tmp_path, "--gpus", "2xA100-40GB", "--json", "r.json", "train.py", text=launcher)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [f"worker {rank} 2 NVIDIA A100-SXM4-40GB" for rank in range(2)]
+    assert [report["rank"] for report in json.loads((tmp_path / "r.json").read_text())["processes"]] == [0, 1]
+    assert "2 processes that it started" in ended.stderr
+    chosen = command(tmp_path, "--gpus", "2xA100-40GB", "--rank", "1", "train.py", text=launcher)
+    assert chosen.stdout == "worker 1 2 NVIDIA A100-SXM4-40GB\n"
+
+
+def test_arguments_of_a_module_are_its_own(tmp_path):
+    (tmp_path / "tool.py").write_text("import sys; print(sys.argv[1:])")
+    ended = command(tmp_path, "--gpu", "T4", "-m", "tool", "--nproc-per-node", "2", "--quiet")
+    assert ended.stdout == "['--nproc-per-node', '2', '--quiet']\n"
+    assert "tool ended with 0" in ended.stderr
+
+
+@pytest.mark.parametrize("rank", ["one", "-1"])
+def test_a_rank_is_a_number_or_all(tmp_path, rank):
+    ended = command(tmp_path, "--rank", rank, "train.py")
+    assert ended.returncode == 2
+    assert "expected a number, or all" in ended.stderr
+
+
+def test_what_only_a_peer_knows_is_a_typed_error(tmp_path, capsys):
+    program = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        dist.send_object_list([1], dst=1)
+        shapes = [None]
+        dist.recv_object_list(shapes, src=1)
+    """
+    assert run(tmp_path, program, Launch(1, 2, 0))["exit_code"] == 1
+    shown = capsys.readouterr().err
+    assert "DataDependentOutputException" in shown
+    assert "what rank 1 sends is known to that rank alone" in shown
+
+
+def test_a_group_of_one_rank_gathers_what_it_gives(tmp_path, capsys):
+    program = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        objects = [None]
+        dist.all_gather_object(objects, {"a": 1})
+        print(objects)
+    """
+    report = run(tmp_path, program, Launch(1, 1, 0))
+    assert capsys.readouterr().out == "[{'a': 1}]\n"
+    assert report["stand_ins"] == []
+
+
+def test_a_long_run_says_how_it_goes(capsys):
+    mode = fake_mode(gpus="H200")
+    with progress(mode, silent_for=0.05), mode:
+        time.sleep(0.3)
+    assert "torchfake: 0 s, peak 0.00 GiB on cuda:0" in capsys.readouterr().err
+
+
+def test_a_short_run_says_nothing(capsys):
+    mode = fake_mode(gpus="H200")
+    with progress(mode), mode:
+        pass
+    assert capsys.readouterr().err == ""
