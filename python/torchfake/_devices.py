@@ -110,7 +110,7 @@ class _OfCard:
 
 
 def _recorded(stream: torch.Stream, event: Any = None) -> Any:
-    event = torch.cuda.Event() if event is None else event
+    event = _new_event() if event is None else event
     event.record(stream)
     return event
 
@@ -172,8 +172,9 @@ def _new_stream(device: Any = None, priority: int = 0, **by_id: int) -> torch.St
         stream: torch.Stream = CardStream(**by_id)
         return stream
     index = _current_device() if device is None else torch.cuda._utils._get_device_index(device, optional=True)
-    stream = CardStream(device=torch.device("cuda", index), priority=priority)
-    stream.priority = min(max(priority, -5), 0)
+    made: Any = CardStream(device=torch.device("cuda", index), priority=priority)
+    made.priority = min(max(priority, -5), 0)
+    stream = made
     return stream
 
 

@@ -328,9 +328,9 @@ def format_flops(count: int | SymInt) -> str:
     return f"{size:.1f} PFLOP"
 
 
-def by_layer(steps: Iterable[Step], depth: int) -> dict[str, tuple[int, int, int]]:
+def by_layer(steps: Iterable[Step], depth: int) -> dict[str, tuple[int, int | SymInt, int | SymInt]]:
     """Operators, floating-point operations and bytes of results, by layer down to `depth` levels; 0 is the model."""
-    summed: dict[str, tuple[int, int, int]] = {}
+    summed: dict[str, tuple[int, int | SymInt, int | SymInt]] = {}
     for step in steps:
         if not step.is_operator:
             continue

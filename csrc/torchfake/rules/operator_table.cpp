@@ -47,7 +47,8 @@ constexpr Row kRows[] = {
     {"histogram _histogramdd_* _upsample_lanczos2d_aa*", [](Facts& facts) { facts.lacks_cuda = true; }},
     {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_mkldnn quantize_per_tensor "
      "quantize_per_tensor_dynamic quantize_per_channel _empty_affine_quantized _empty_per_channel_affine_quantized "
-     "empty_quantized _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors "
+     "empty_quantized _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
+     "_sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors "
      "_sparse_compressed_tensor_with_dims sparse_coo_tensor.size sparse_compressed_tensor* _spdiags "
      "_nested_tensor_from_tensor_list _nested_tensor_from_mask "
      "_nested_view_from_buffer _nested_view_from_jagged",
