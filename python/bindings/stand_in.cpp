@@ -308,6 +308,9 @@ void set_attribute_of_type(const pybind11::type& type, const pybind11::str& name
 #else
   const auto dict = pybind11::reinterpret_borrow<pybind11::object>(object->tp_dict);
 #endif
+  TORCH_CHECK_TYPE(
+      !value.is_none() || PyDict_Contains(dict.ptr(), name.ptr()) == 1,
+      "set_attribute_of_type: the type has no attribute of this name to remove");
   const int failed =
       value.is_none() ? PyDict_DelItem(dict.ptr(), name.ptr()) : PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr());
   if (failed != 0) {

@@ -861,9 +861,12 @@ void bind_symbolic(py::module_& module) {
   set_node_unwrapper(&unwrap_python_node);
   set_node_wrapper(&wrap_node);
   set_foreign_numbers(&number_for_python_node);
-  py::class_<IgnoredSymbolsScope>(module, "_IgnoredSymbols")
+  py::class_<IgnoredSymbolsScope>(module, "IgnoredSymbolsScope")
       .def("__enter__", [](IgnoredSymbolsScope& self) { self.scopes.push_back(std::make_unique<IgnoredSymbols>()); })
-      .def("__exit__", [](IgnoredSymbolsScope& self, const py::args&) { self.scopes.pop_back(); });
+      .def("__exit__", [](IgnoredSymbolsScope& self, const py::args&) {
+        TORCH_CHECK(!self.scopes.empty(), "ignore_fresh_unbacked_symbols: left without having been entered");
+        self.scopes.pop_back();
+      });
   module.def(
       "set_shape_env",
       [](ModePtr mode, ShapeEnvPtr env) { set_shape_env(mode, std::move(env)); },

@@ -76,12 +76,13 @@ def lazy_init(original: Callable[[], None]) -> None:
     try:
         original()
     except (AssertionError, RuntimeError) as error:
-        if _C.claimed_device_count() == 0 or not has_entered():
-            raise  # who has nothing to do with fakes is told nothing of them
-        raise type(error)(
-            f"{error}. Fake tensors claim CUDA devices that this machine does not have. To make another tensor on one, "
-            "enter the mode: with fake_mode(): ..."
-        ) from None
+        if _C.claimed_device_count() > 0 and has_entered():  # who has nothing to do with fakes is told nothing of them
+            # A note: the error itself is PyTorch's, word for word.
+            error.add_note(
+                "Fake tensors claim CUDA devices that this machine does not have. To make another tensor on one, "
+                "enter the mode: with fake_mode(): ..."
+            )
+        raise
 
 
 class _Properties:

@@ -1,5 +1,8 @@
 """The fixture `memory_budget`: holds a test to an amount of memory on a claimed card.
 
+Named in `conftest.py`, as `pytest_plugins = ["torchfake.pytest_plugin"]`. It is no entry point, which would import
+PyTorch into every run of pytest.
+
 def test_a_step_fits_on_an_l4(memory_budget):
     with memory_budget("2GiB", gpu="L4") as t:
         train_step()

@@ -120,7 +120,7 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
 def _as_main(program: Program, main: types.ModuleType, environment: dict[str, str]) -> Iterator[None]:
     """The interpreter as Python sets it up for a program; as it was before, in the end."""
     argv, path, module, hook = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
-    variables = {name: os.environ.get(name) for name in environment}
+    variables, had_group = dict(os.environ), torch.distributed.is_initialized()
     sys.argv = [str(main.__file__), *program.arguments]
     sys.path.insert(0, os.getcwd() if program.is_module else str(Path(str(main.__file__)).resolve().parent))
     sys.modules["__main__"] = main
@@ -129,11 +129,12 @@ def _as_main(program: Program, main: types.ModuleType, environment: dict[str, st
         yield
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = argv, path, module, hook
-        for name, value in variables.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        # What libraries left: accelerate and lightning set variables, and no program ends its process group.
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        if torch.distributed.is_initialized() and not had_group:
+            torch.distributed.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -469,9 +469,24 @@ bool sparse_of_largest_indices(const Call& call) {
 // cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
 // whether there are too few observations.
 bool cov(const Call& call) {
-  const auto given = [&](size_t arg) { return call.arg(arg).isTensor() && call.arg(arg).toTensor().numel() > 0; };
-  const int weights = static_cast<int>(given(2)) + static_cast<int>(given(3));
-  const ValidInput valid(weights > 0 ? weights + 1 : 0);
+  const auto is_unanswered = [](const at::Tensor& check) {
+    const FakeTensorImpl* fake = as_fake(check);
+    return fake != nullptr && !is_known(*fake, value_limit(fake->mode()->options));
+  };
+  int unanswered = 0;  // what is known of the weights, or between which bounds they lie, answers a check by itself
+  at::Tensor weights;
+  for (const size_t arg : {2, 3}) {
+    const at::Tensor given = call.arg(arg).isTensor() ? call.arg(arg).toTensor() : at::Tensor();
+    if (!given.defined() || given.numel() == 0 || given.is_complex()) {
+      continue;
+    }
+    unanswered += static_cast<int>(is_unanswered(given.min().ge(0)));
+    weights = weights.defined() && weights.sizes() == given.sizes() ? weights.mul(given) : given;
+  }
+  if (weights.defined()) {
+    unanswered += static_cast<int>(is_unanswered(weights.sum().ne(0)));
+  }
+  const ValidInput valid(unanswered);
   decompose(call);
   return true;
 }
