@@ -1,8 +1,7 @@
-// Draws, stand-ins, and the memory of cards.
+// Draws, stand-ins, and how many cards there are.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <torchfake/core/fake_mode.h>
-#include <torchfake/devices/card_memory.h>
 #include <torchfake/values/known_values.h>
 
 #include "testing.h"
@@ -74,23 +73,10 @@ TEST(StandIns, AnswerAndTell) {
   EXPECT_EQ(heard->answers.front(), "aten::_local_scalar_dense 1.0");
 }
 
-TEST(CardMemory, CountsInBlocksAndRefusesWhatDoesNotFit) {
-  const auto memory = std::make_shared<CardMemory>(c10::kCUDA, std::vector<int64_t>{1 << 20}, 0);
-  FakeModeOptions options;
-  options.cards = 1;
-  options.storage_observer = memory;
-  FakeMode mode(options);
-  {
-    const at::Tensor x = torch::empty({1}, on(kCuda0));
-    EXPECT_EQ(memory->allocated(0), 512);
-    EXPECT_THROW(torch::empty({1 << 20}, on(kCuda0)), c10::OutOfMemoryError);
-    EXPECT_EQ(memory->allocated(0), 512);
-  }
-  EXPECT_EQ(memory->allocated(0), 0);
-  EXPECT_EQ(memory->peak(0), 512);
-  memory->reset_peak(0);
-  EXPECT_EQ(memory->peak(0), 0);
-  EXPECT_THROW(torch::empty({1}, on(at::Device("cuda:1"))), c10::AcceleratorError);
+TEST(Cards, AnIndexBeyondTheLastIsRefused) {
+  FakeMode mode(FakeModeOptions{.cards = 1});
+  torch::empty({1}, on(kCuda0));
+  EXPECT_THROW(torch::empty({1}, on(kCuda1)), c10::AcceleratorError);
 }
 
 }  // namespace torchfake::testing
