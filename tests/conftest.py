@@ -7,6 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# For properties that are worth more cases than a run of the tests has time for: --hypothesis-profile thorough.
+settings.register_profile("thorough", max_examples=20_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

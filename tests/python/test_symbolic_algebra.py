@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from torchfake import DynamicShapesError, ShapeEnv, _symbolic
 
 NAMES = ("a", "b", "c")
-LENIENT = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+# Some thousands of cases in all; `--hypothesis-profile thorough` runs some hundred thousands.
+LENIENT = settings(
+    deadline=None, max_examples=max(300, settings.default.max_examples), suppress_health_check=list(HealthCheck)
+)
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,42 @@ def test_what_is_known_follows_from_the_guards(
         for tree, answer, _ in answers:
             assert value_of(tree, values) == answer
     assert env.guards_hold(hints)
+
+
+@LENIENT
+@given(st.lists(booleans, min_size=1, max_size=4), assignments, st.lists(assignments, min_size=1, max_size=4))
+def test_guards_hold_exactly_where_every_decision_has_the_same_answer(
+    questions: list[Tree], hints: dict[str, int], others: list[dict[str, int]]
+) -> None:
+    env, numbers = make_env(hints)
+    answers = []
+    for tree in questions:
+        symbolic = build(tree, numbers)
+        if symbolic is None or value_of(tree, hints) is None:
+            return
+        answers.append(bool(symbolic))
+    for values in others:
+        expected = [value_of(tree, values) for tree in questions]
+        if None not in expected:
+            assert env.guards_hold(values) == (expected == answers), env.format_guards()
+
+
+@LENIENT
+@given(integers, st.integers(2, 12), assignments)
+def test_divisibility_that_is_known_is_used_rightly(tree: Tree, divisor: int, values: dict[str, int]) -> None:
+    """A symbol that a guard made a multiple takes part in expressions as before, and what follows of it is true."""
+    values = {**values, "a": values["a"] * divisor}
+    env, numbers = make_env(values)
+    assert bool(numbers["a"] % divisor == 0)
+    symbolic = build(tree, numbers)
+    expected = value_of(tree, values)
+    if symbolic is None or expected is None or abs(expected) > 2**62:
+        return
+    before = len(env.guards)
+    assert bool((symbolic * divisor) % divisor == 0) and len(env.guards) == before
+    assert bool(numbers["a"] // divisor * divisor == numbers["a"]) and len(env.guards) == before
+    assert env.evaluate(symbolic, values) == expected
+    assert bool(symbolic % divisor == expected % divisor)
 
 
 @LENIENT
