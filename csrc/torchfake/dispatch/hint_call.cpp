@@ -1,6 +1,7 @@
 // The arguments of a call with symbolic sizes at the hints of their symbols. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 
+#include <torchfake/core/symbolic_bytes.h>
 #include <torchfake/symbolic/errors.h>
 
 #include <algorithm>
@@ -14,6 +15,9 @@ bool is_symbolic_number(const c10::IValue& value) {
 bool is_symbolic_list(const c10::IValue& value) {
   if (!value.isList() || value.isTensorList() || value.isIntList() || value.isDoubleList()) {
     return false;
+  }
+  if (value.isSymIntList()) {
+    return true;  // of numbers too, where symbols have become numbers: kernels take integers
   }
   const c10::ArrayRef<c10::IValue> elements = value.toListRef();
   return std::any_of(elements.begin(), elements.end(), is_symbolic_number);
@@ -42,7 +46,8 @@ std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values) {
 
 HintCall::HintCall(const Call& call, bool aliases) : call_(call), aliases_(aliases) {
   for (size_t i = 0; i < call.num_args(); ++i) {
-    stack.push_back(number_of(call.arg(i)));
+    const ArgTraits& facts = call.traits.args[i];
+    stack.push_back(number_of(call.arg(i), facts.is_written || facts.is_statistic));
   }
 }
 
@@ -55,19 +60,12 @@ at::Tensor HintCall::original_of(const at::Tensor& tensor) const {
   return tensor;
 }
 
-void HintCall::settle(bool counts_versions) const {
+void HintCall::settle() const {
   for (const auto& [stand_in, original] : stand_ins_) {
     const bool is_same = hints_of(original.sym_sizes()) == std::optional(stand_in.sizes().vec()) &&
         hints_of(original.sym_strides()) == std::optional(stand_in.strides().vec());
     if (!is_same) {
       raise_dynamic_shapes(call_.op_name(), "the call changes the sizes of a tensor with symbolic sizes.");
-    }
-    if (call_.traits.mutates && !aliases_) {
-      forget_known_bytes(original.storage().unsafeGetStorageImpl());
-    }
-    const c10::VariableVersion& version = stand_in.unsafeGetTensorImpl()->version_counter();
-    for (uint32_t i = 0; counts_versions && version.enabled() && i < version.current_version(); ++i) {
-      original.unsafeGetTensorImpl()->bump_version();
     }
   }
 }
@@ -82,9 +80,9 @@ int64_t HintCall::required_hint(const c10::SymInt& value) const {
   return *hint;
 }
 
-c10::IValue HintCall::number_of(const c10::IValue& value) {
+c10::IValue HintCall::number_of(const c10::IValue& value, bool is_written) {
   if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
+    return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor(), is_written)) : value;
   }
   if (value.isSymInt()) {
     return required_hint(value.toSymInt());
@@ -101,30 +99,32 @@ c10::IValue HintCall::number_of(const c10::IValue& value) {
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(tensor.defined() ? stand_in_for(tensor) : tensor);
+      list.push_back(tensor.defined() ? stand_in_for(tensor, is_written) : tensor);
     }
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor && tensor->defined() ? std::optional(stand_in_for(*tensor)) : tensor);
+      list.push_back(tensor && tensor->defined() ? std::optional(stand_in_for(*tensor, is_written)) : tensor);
     }
     return list;
   }
   if (is_symbolic_list(value)) {
     c10::List<int64_t> list;
     for (const c10::IValue& element : value.toListRef()) {
-      list.push_back(number_of(element).toInt());
+      list.push_back(number_of(element, false).toInt());
     }
     return list;
   }
   return value;
 }
 
-at::Tensor HintCall::stand_in_for(const at::Tensor& tensor) {
+at::Tensor HintCall::stand_in_for(const at::Tensor& tensor, bool is_written) {
   const FakeTensorImpl* fake = as_fake(tensor);
-  if (!tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || fake == nullptr) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool is_needed = impl.has_symbolic_sizes_strides() || has_symbolic_bytes(impl) || (is_written && !aliases_);
+  if (fake == nullptr || !is_needed) {
     return tensor;
   }
   for (const auto& [stand_in, original] : stand_ins_) {
@@ -162,7 +162,8 @@ c10::Storage HintCall::storage_like(const c10::Storage& storage, c10::Device dev
       return copy;
     }
   }
-  storages_.emplace_back(storage.unsafeGetStorageImpl(), new_fake_storage(storage.nbytes(), device, nullptr));
+  storages_.emplace_back(
+      storage.unsafeGetStorageImpl(), new_fake_storage(bytes_now(*storage.unsafeGetStorageImpl()), device, nullptr));
   return storages_.back().second;
 }
 

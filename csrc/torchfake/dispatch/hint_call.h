@@ -14,7 +14,7 @@ bool is_symbolic_list(const c10::IValue& value);
 std::optional<int64_t> hint_of(const c10::SymInt& value);
 std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values);
 
-// The call with every symbol at its hint. Throws UnbackedSymbolError where one has none.
+// The call with every symbol at its hint, and stand-ins for what has symbols and for what the call writes to. Throws UnbackedSymbolError where one has none.
 class HintCall {
  public:
   // With `aliases`, stand-ins have the storage and the version counter of what they stand for.
@@ -25,13 +25,13 @@ class HintCall {
   // What stands behind a stand-in, or the tensor itself.
   at::Tensor original_of(const at::Tensor& tensor) const;
 
-  // Throws where an argument has another geometry than before. Counts up versions as the call did.
-  void settle(bool counts_versions) const;
+  // With `aliases`: throws where an argument has another geometry than before.
+  void settle() const;
 
  private:
   int64_t required_hint(const c10::SymInt& value) const;
-  c10::IValue number_of(const c10::IValue& value);
-  at::Tensor stand_in_for(const at::Tensor& tensor);
+  c10::IValue number_of(const c10::IValue& value, bool is_written);
+  at::Tensor stand_in_for(const at::Tensor& tensor, bool is_written);
   // One for each storage: which arguments share one is part of the call.
   c10::Storage storage_like(const c10::Storage& storage, c10::Device device);
 

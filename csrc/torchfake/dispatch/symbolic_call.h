@@ -9,28 +9,30 @@
 namespace torchfake {
 
 // Note [Symbolic calls]
-// A call among whose arguments a size is symbolic is answered in two parts. First the engine answers the same call with
+// A call among whose arguments a size is symbolic is worked out in two parts. First the engine answers the same call with
 // every symbol at its hint, on stand-ins: plain fakes with storages of their own. That gives the number of outputs, their
-// dtypes, devices and keys, the order of their strides, and every error the call has at these sizes. Then the operator's
-// symbolic rule works out the sizes of each output as expressions, asking for decisions (which become guards) where the
-// real operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a
-// rule that does not fit the call has no say.
+// dtypes, devices and keys, the order of their strides, and every error the call has at these sizes. Then a rule works out
+// the sizes of each output as expressions of placeholders, asking for decisions (which become guards) where the real
+// operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a rule
+// that does not fit the call has no say. The rule is, in this order:
 //
-// Without a rule, or where it has no say, the call is specialised: guards are recorded that every symbol in its arguments
-// has the value of its hint, and the answer is the one for numbers. So an operator without a rule costs generality, and
-// never correctness.
+//   the operator's own, in C++ (rules/symbolic_rules.cpp)
+//   the operator's kernel on the Meta key, Python's as a rule, run on fakes whose sizes are the placeholders
+//   specialisation: guards that every symbolic number among the arguments has the value that it has now
 //
-// Views need no stand-ins: their rules make the view of the symbolic fake itself.
+// So an operator without a rule costs generality, and never correctness. What comes out is kept in the cache: see Note
+// [Symbolic outcomes] and Note [Placeholders].
 class SymbolicCall {
  public:
   using Sizes = c10::SymDimVector;
 
-  SymbolicCall(const Call& call, ShapeEnvPtr env) : call(call), env(std::move(env)) {}
+  // `call` has placeholders for sizes, and `outputs` are what the stand-ins gave: every tensor of it, undefined ones too.
+  SymbolicCall(Call& call, ShapeEnvPtr env, std::vector<at::Tensor> outputs)
+      : call(call), env(std::move(env)), outputs(std::move(outputs)), geometries(this->outputs.size()) {}
 
-  const Call& call;
+  Call& call;
   const ShapeEnvPtr env;
-  // What the stand-ins gave, every tensor of it; empty before.
-  std::vector<at::Tensor> outputs;
+  const std::vector<at::Tensor> outputs;
 
   // The index of the argument with this name, or -1.
   int arg_named(std::string_view name) const;
@@ -54,38 +56,34 @@ class SymbolicCall {
   // matter of course: the layout of outputs follows from it.
   void guard_stride_order() const;
 
+  // An output that lies in the storage of an argument, or whose strides are not those of a dense tensor.
+  void set_geometry(size_t index, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const c10::SymInt& offset);
+
   struct Geometry {
     Sizes sizes;
     Sizes strides;
+    c10::SymInt offset;
   };
   std::vector<std::optional<Geometry>> geometries;
+
+  // Whether every output that is a tensor has a geometry that is right at the hints.
+  bool is_complete() const;
 };
 
 // Sets the geometry of the outputs; returns whether it can.
 using SymbolicRule = bool (*)(SymbolicCall& call);
-// Replaces the arguments on the stack by views; returns whether it can, having left the stack alone where it cannot.
-using SymbolicView = bool (*)(SymbolicCall& call, std::vector<c10::IValue>& outputs);
 
-struct SymbolicRules {
-  SymbolicRule rule = nullptr;
-  SymbolicView view = nullptr;
-};
-
-// Set once, by rules/.
-using SymbolicRuleFinder = SymbolicRules (*)(const OpTraits& traits);
+// Set once, by rules/: the rule of an operator, or null.
+using SymbolicRuleFinder = SymbolicRule (*)(const OpTraits& traits);
 void set_symbolic_rules(SymbolicRuleFinder finder);
+
+// The rule of every operator with a kernel on the Meta key: runs it on the fakes with placeholders.
+bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode);
 
 // Whether a size or a number among the arguments is symbolic.
 bool has_symbols(const Call& call);
 
 // Answers a call that has. `answer` is the way of calls with numbers.
 void symbolic_call(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
-
-// A view of `base` with this geometry.
-at::Tensor symbolic_view(
-    const at::Tensor& base,
-    c10::SymIntArrayRef sizes,
-    c10::SymIntArrayRef strides,
-    const c10::SymInt& storage_offset);
 
 }  // namespace torchfake

@@ -60,19 +60,42 @@ c10::SymDimVector plain(c10::SymIntArrayRef values) {
 
 void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
   const at::Tensor& output = outputs.at(index);
-  if (static_cast<size_t>(output.dim()) != sizes.size()) {
+  if (!output.defined() || static_cast<size_t>(output.dim()) != sizes.size()) {
     return;
   }
-  Geometry geometry;
-  geometry.sizes = plain(sizes);
-  geometry.strides.resize(sizes.size());
+  Sizes strides(sizes.size());
   c10::SymInt stride = 1;
   for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
-    geometry.strides[dim] = plain(stride);
-    stride = stride * sizes[dim];
+    strides[dim] = stride;
+    // Of a dimension without elements, as of one with one.
+    stride = sizes[dim].maybe_as_int() == std::optional<int64_t>(0) ? stride : stride * sizes[dim];
   }
-  geometries.resize(outputs.size());
-  geometries[index] = std::move(geometry);
+  set_geometry(index, sizes, strides, 0);
+}
+
+void SymbolicCall::set_geometry(
+    size_t index,
+    c10::SymIntArrayRef sizes,
+    c10::SymIntArrayRef strides,
+    const c10::SymInt& offset) {
+  geometries.at(index) = Geometry{plain(sizes), plain(strides), plain(offset)};
+}
+
+bool SymbolicCall::is_complete() const {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& output = outputs[i];
+    if (!output.defined()) {
+      continue;
+    }
+    const std::optional<Geometry>& geometry = geometries[i];
+    const bool fits = geometry && hints_of(geometry->sizes) == std::optional(output.sizes().vec()) &&
+        hints_of(geometry->strides) == std::optional(output.strides().vec()) &&
+        hint_of(geometry->offset) == std::optional(output.storage_offset());
+    if (!fits) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void SymbolicCall::set_outputs(c10::SymIntArrayRef sizes) {
@@ -98,19 +121,6 @@ void SymbolicCall::guard_stride_order() const {
       strides[order[i - 1]].sym_le(strides[order[i]]).guard_bool(__FILE__, __LINE__);
     }
   }
-}
-
-at::Tensor symbolic_view(
-    const at::Tensor& base,
-    c10::SymIntArrayRef sizes,
-    c10::SymIntArrayRef strides,
-    const c10::SymInt& storage_offset) {
-  const FakeTensorImpl& fake = *as_fake(base);
-  auto view = c10::make_intrusive<FakeTensorImpl>(
-      c10::Storage(base.storage()), fake.key_set(), base.dtype(), fake.claimed_device(), fake.mode());
-  // Becomes a plain geometry where all of them are numbers.
-  view->set_sizes_and_strides(plain(sizes), plain(strides), plain(storage_offset));
-  return at::Tensor(std::move(view));
 }
 
 }  // namespace torchfake
