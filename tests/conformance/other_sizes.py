@@ -1,0 +1,271 @@
+"""Whether symbolic fakes hold at other sizes: every OpInfo sample, traced with symbols and run for real elsewhere.
+
+    python tests/conformance/other_sizes.py --samples 2            # torchfake
+    python tests/conformance/other_sizes.py --samples 2 --pytorch  # PyTorch's FakeTensorMode with its own ShapeEnv
+    python tests/conformance/other_sizes.py --only conv gather
+
+Each size of 2 and more is a symbol, one for each distinct size. Other sizes that the recorded guards allow are looked
+for; the real operator runs on the CPU there, and sizes, strides and offsets are compared with the expressions. A sample
+
+    holds         agrees at other sizes, in the gradients of its inputs too
+    specialised   no other sizes are allowed by the guards
+    wrong         disagrees
+    raised        raises where the real operator does not
+    unreal        the real operator refuses every other size that was tried, for reasons of values as a rule
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+OTHER_VALUES = (3, 4, 5, 6, 7, 8, 9, 10, 12)
+TRIES = 24
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def samples_of(opinfo: Any, count: int) -> Iterator[tuple[Callable[..., Any], Any]]:
+    """The operator and its arguments for the first samples that have sizes of 2 and more."""
+    dtypes = [dtype for dtype in (torch.float32, torch.complex64, torch.int64, torch.bool) if dtype in opinfo.dtypes]
+    if not dtypes:
+        return
+    requires_grad = opinfo.supports_autograd and dtypes[0] == torch.float32
+    taken = 0
+    for sample in opinfo.sample_inputs("cpu", dtypes[0], requires_grad=requires_grad):
+        arguments = (sample.input, list(sample.args), dict(sample.kwargs))
+        if not any(size >= 2 for leaf in tree_leaves(arguments) if is_tensor(leaf) for size in leaf.shape):
+            continue
+        if taken == count:
+            return
+        taken += 1
+        yield (lambda arguments, op=opinfo.op: op(arguments[0], *arguments[1], **arguments[2])), arguments
+
+
+def symbol_of(size: int) -> str:
+    return f"d{size}"
+
+
+def order_of(tensor: torch.Tensor) -> list[int]:
+    """The dimensions from the innermost to the outermost."""
+    return sorted(range(tensor.dim() - 1, -1, -1), key=lambda dim: tensor.stride(dim))
+
+
+def at_sizes(tensor: torch.Tensor, values: dict[int, int]) -> torch.Tensor:
+    """A tensor like this one at other sizes, with its values repeated."""
+    sizes = [values.get(size, size) for size in tensor.shape]
+    strides, stride = [0] * len(sizes), 1
+    for dim in order_of(tensor):
+        strides[dim] = stride
+        stride *= max(sizes[dim], 1)
+    other = torch.empty_strided(sizes, strides, dtype=tensor.dtype)
+    flat = tensor.detach().reshape(-1)
+    if other.numel() > 0 and flat.numel() > 0:
+        times = -(-other.numel() // flat.numel())
+        other.copy_(flat.repeat(times)[: other.numel()].reshape(sizes))
+    return other.requires_grad_(tensor.requires_grad)
+
+
+def at_other_sizes(arguments: Any, values: dict[int, int]) -> Any:
+    return tree_map(lambda leaf: at_sizes(leaf, values) if is_tensor(leaf) else leaf, arguments)
+
+
+class OurSymbols:
+    """Symbolic fakes of torchfake."""
+
+    def __init__(self) -> None:
+        from torchfake import FakeTensorMode, ShapeEnv
+
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        names = {dim: symbol_of(size) for dim, size in enumerate(tensor.shape) if size >= 2}
+        return self.mode.from_tensor(tensor, dynamic=names)
+
+    def allows(self, values: dict[int, int]) -> bool:
+        return self.env.guards_hold({symbol_of(size): value for size, value in values.items()})
+
+    def at(self, number: Any, values: dict[int, int]) -> int:
+        if isinstance(number, int):
+            return number
+        return self.env.evaluate(number, {symbol_of(size): value for size, value in values.items()})
+
+    def explain(self) -> str:
+        return "; ".join(str(guard) for guard in self.env.guards if ">= 2" not in str(guard))
+
+
+class PyTorchsSymbols:
+    """Symbolic fakes of PyTorch."""
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self.symbols: dict[int, Any] = {}
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        dims = [DimDynamic.DYNAMIC if size >= 2 else DimDynamic.STATIC for size in tensor.shape]
+        fake = self.mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims))
+        for size, symbol in zip(tensor.shape, fake.shape, strict=True):
+            if not isinstance(symbol, int):
+                self.symbols[size] = symbol.node.expr
+        return fake
+
+    def replaced(self, expr: Any, values: dict[int, int]) -> Any:
+        known = {symbol: values[size] for size, symbol in self.symbols.items()}
+        return self.env.simplify(expr).xreplace(known).xreplace(known)
+
+    def allows(self, values: dict[int, int]) -> bool:
+        import sympy
+
+        for size, symbol in self.symbols.items():
+            found = self.env.replacements.get(symbol, symbol)
+            if self.replaced(found, values) != values[size]:
+                return False
+            bounds = self.env.var_to_range.get(symbol)
+            if bounds is not None and not bounds.lower <= values[size] <= bounds.upper:
+                return False
+        return all(self.replaced(guard.expr, values) == sympy.true for guard in self.env.guards)
+
+    def at(self, number: Any, values: dict[int, int]) -> int:
+        return number if isinstance(number, int) else int(self.replaced(number.node.expr, values))
+
+    def explain(self) -> str:
+        return "; ".join(str(guard.expr) for guard in self.env.guards)
+
+
+def gradients(outputs: Any, inputs: Any) -> list[Any]:
+    """The gradients of the inputs that have one."""
+    roots = [leaf for leaf in tree_leaves(outputs) if is_tensor(leaf) and leaf.requires_grad]
+    leaves = [leaf for leaf in tree_leaves(inputs) if is_tensor(leaf) and leaf.requires_grad]
+    if not roots or not leaves:
+        return []
+    return list(torch.autograd.grad(roots, leaves, [torch.ones_like(root) for root in roots], allow_unused=True))
+
+
+def geometry(outputs: Any) -> list[Any]:
+    """Sizes, strides and offset of every strided tensor among the outputs."""
+    result: list[Any] = []
+    for leaf in tree_leaves(outputs):
+        if is_tensor(leaf) and leaf.layout == torch.strided:
+            result.append((tuple(leaf.shape), tuple(leaf.stride()), leaf.storage_offset()))
+    return result
+
+
+def judge(op: Callable[..., Any], arguments: Any, engine: str, seed: int, backward: bool = True) -> tuple[str, str]:
+    """What became of one sample, and why."""
+    tensors = [leaf for leaf in tree_leaves(arguments) if is_tensor(leaf)]
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        return "unreal", "layout"
+    sizes = sorted({size for tensor in tensors for size in tensor.shape if size >= 2})
+    if not sizes:
+        return "unreal", "no sizes of 2 and more"
+    copies = tree_map(
+        lambda leaf: leaf.detach().clone().requires_grad_(leaf.requires_grad) if is_tensor(leaf) else leaf, arguments
+    )
+    real = op(copies)
+    if backward:
+        gradients(real, copies)
+    symbols = PyTorchsSymbols() if engine == "pytorch" else OurSymbols()
+    try:
+        fakes = tree_map(lambda leaf: symbols.fake(leaf) if is_tensor(leaf) else leaf, arguments)
+        with symbols.mode:
+            outputs = op(fakes)
+            result = geometry(outputs) + (geometry(gradients(outputs, fakes)) if backward else [])
+    except Exception as error:
+        return "raised", f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
+    draw = random.Random(seed)
+    candidates = [{size: 2 * size for size in sizes}, {size: size + 1 for size in sizes}]
+    for one in sizes:
+        candidates += [{size: size + (size == one) * more for size in sizes} for more in (1, 2, one)]
+    candidates += [{size: draw.choice(OTHER_VALUES) for size in sizes} for _ in range(200)]
+    tried, refused = 0, ""
+    for values in candidates:
+        if all(size == value for size, value in values.items()) or not symbols.allows(values):
+            continue
+        if tried == TRIES:
+            break
+        tried += 1
+        others = at_other_sizes(arguments, values)
+        try:
+            real = op(others)
+            expected = geometry(real) + (geometry(gradients(real, others)) if backward else [])
+        except Exception as error:
+            refused = f"{values}: {str(error).splitlines()[0][:100] if str(error) else type(error).__name__}"
+            continue
+        said = [
+            (
+                tuple(symbols.at(x, values) for x in size),
+                tuple(symbols.at(x, values) for x in stride),
+                symbols.at(offset, values),
+            )
+            for size, stride, offset in result
+        ]
+        if said != expected:
+            difference = next(
+                (pair for pair in zip(said, expected, strict=False) if pair[0] != pair[1]), (len(said), len(expected))
+            )
+            return "wrong", f"at {values}: {difference[0]} and really {difference[1]}; guards {symbols.explain()}"
+        return "holds", ""
+    return ("unreal", refused) if tried else ("specialised", symbols.explain())
+
+
+def run(only: list[str], samples: int, engine: str, backward: bool) -> dict[str, list[str]]:
+    """The findings by what became of the samples."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found: dict[str, list[str]] = {}
+    for opinfo in op_db:
+        name = opinfo.name + (f".{opinfo.variant_test_name}" if opinfo.variant_test_name else "")
+        if only and not any(part in name for part in only):
+            continue
+        torch.manual_seed(0)
+        try:
+            for index, (op, arguments) in enumerate(samples_of(opinfo, samples)):
+                try:
+                    verdict, why = judge(op, arguments, engine, index, backward)
+                except Exception as error:
+                    verdict, why = "unreal", f"{type(error).__name__}: {error}"[:200]
+                found.setdefault(verdict, []).append(f"{name} [{index}] {why}")
+        except Exception as error:
+            found.setdefault("unreal", []).append(f"{name} samples: {type(error).__name__}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of operators' names")
+    parser.add_argument("--samples", type=int, default=2, help="of each operator")
+    parser.add_argument("--pytorch", action="store_true", help="PyTorch's symbolic fakes instead of torchfake's")
+    parser.add_argument("--forward", action="store_true", help="leave the gradients out")
+    parser.add_argument("--json", help="write the findings to this file")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    found = run(options.only, options.samples, "pytorch" if options.pytorch else "torchfake", not options.forward)
+    for verdict in ("specialised", "wrong", "raised", "unreal"):
+        for line in found.get(verdict, []):
+            print(f"{verdict:12}{line}")
+    print(dict(Counter({verdict: len(lines) for verdict, lines in found.items()})))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
