@@ -145,7 +145,13 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
-// What the kernel of an accelerator takes beside its outputs, asked before the arguments are gone.
+bool all_empty(const Call& call) {
+  return std::all_of(
+      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
+}
+
+}  // namespace
+
 std::vector<SideAllocation> side_allocations(const Call& call) {
   if (call.tensors().empty() || call.tensors().front().fake == nullptr) {
     return {};
@@ -166,13 +172,6 @@ std::vector<SideAllocation> side_allocations(const Call& call) {
   }
   return found;
 }
-
-bool all_empty(const Call& call) {
-  return std::all_of(
-      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
-}
-
-}  // namespace
 
 // All values of empty tensors are known, so the real operator runs beside the kernel; an error that it throws follows from
 // the key, and is remembered as the outcome.

@@ -5,6 +5,7 @@
 
 #include <torchfake/cache/shape_cache.h>
 #include <torchfake/core/activation.h>
+#include <torchfake/core/symbolic_bytes.h>
 #include <torchfake/values/constants.h>
 #include <torchfake/values/known_values.h>
 
@@ -42,7 +43,10 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   }
   FakeTensorImpl* fake = as_fake(tensor);
   tensors_.push_back({tensor, fake, 0, 0, facts.is_written, facts.is_out});
-  if (C10_LIKELY(
+  if (C10_UNLIKELY(traits_.reads_storage && fake != nullptr && has_symbolic_bytes(*fake))) {
+    possible_ = false;
+  } else if (
+      C10_LIKELY(
           fake != nullptr && fake->has_plain_geometry() && !(depends_on_known_values_ && knows_values(facts, *fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
