@@ -85,9 +85,9 @@ bool holds(When when, PyObject* const* args, Py_ssize_t positional, Py_ssize_t c
     case When::kFakesExist:
       return fakes_exist();
     case When::kGivenMetaStorage:
-      return fakes_exist() && positional > 0 && is_meta_storage(args[0]);
+      return positional > 0 && is_meta_storage(args[0]);  // which may outlive its tensors, and their mode
     case When::kInModeOrGivenMetaStorage:
-      return in_fake_mode() || (fakes_exist() && positional > 0 && is_meta_storage(args[0]));
+      return in_fake_mode() || (positional > 0 && is_meta_storage(args[0]));
     case When::kAlways:
       return true;
   }

@@ -344,7 +344,8 @@ class FullyShard(_AtFirstCall):
             raise NotApplicableError("parameters are not on the card")
         if torch.distributed.is_initialized() and self.reason is not None:
             raise NotApplicableError("the program is distributed already")
-        optimizers = [found for found in gc.get_objects() if isinstance(found, Optimizer)]
+        # By type: isinstance() asks a weak proxy for the class of what may be gone.
+        optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
         if any(optimizer.state for optimizer in optimizers):
             raise NotApplicableError("an optimizer has state before the model is first called")
         if not torch.distributed.is_initialized():

@@ -13,6 +13,7 @@ GENERAL = (
     "mul",
     "where",
     "clamp",
+    "matmul",
     "bmm",
     "addmm",
     "sum",
@@ -23,8 +24,11 @@ GENERAL = (
     "stack",
     "permute",
     "unsqueeze",
+    "index_select",
+    "gather",
     "cumsum",
     "nn.functional.gelu",
+    "nn.functional.conv2d",
     "nn.functional.linear",
 )
 

@@ -44,7 +44,7 @@ const std::optional<at::Tensor> kNoTensor;
 
 TEST(UnboxedCall, AgreesWithBoxesOnTensorsAndNumbers) {
   FakeMode mode(FakeModeOptions{.drawn_values = 0});
-  const at::Tensor x = torch::rand({4, 4});
+  const at::Tensor x = torch::randn({4, 4});
   twice([&] { x.add(x); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(1)));
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(2)));  // a factor: its type counts
@@ -58,7 +58,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnTensorsAndNumbers) {
 
 TEST(UnboxedCall, AgreesWithBoxesOnListsAndOptions) {
   FakeMode mode(FakeModeOptions{.drawn_values = 0});
-  const at::Tensor x = torch::rand({4, 4});
+  const at::Tensor x = torch::randn({4, 4});
   const std::vector<at::Tensor> pair{x, x};
   twice([&] { at::cat(pair, 1); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::cat"), at::ITensorListRef(pair), int64_t{1}));
@@ -74,7 +74,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnListsAndOptions) {
       std::optional<at::ScalarType>(c10::kDouble)));
   twice([&] { at::gelu(x, "tanh"); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::gelu"), x, c10::string_view("tanh")));
-  const at::Tensor rows = torch::randint(4, {2});
+  const at::Tensor rows = torch::empty({2}, c10::kLong);
   const c10::List<std::optional<at::Tensor>> indices({kNoTensor, rows});
   twice([&] { at::index(x, indices); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::index", "Tensor"), x, indices));
@@ -97,7 +97,7 @@ TEST(UnboxedCall, AgreesWithBoxesOnFactories) {
 TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
   FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor known = torch::ones({4});
-  const at::Tensor unknown = torch::rand({4});
+  const at::Tensor unknown = torch::randn({4});
   twice([&] { known.add(unknown); });
   EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), known, unknown, at::Scalar(1)));
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), unknown, unknown, at::Scalar(1)));

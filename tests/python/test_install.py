@@ -79,6 +79,7 @@ def test_the_public_headers_are_installed_and_no_others() -> None:
         "torchfake/core/activation.h",
         "torchfake/core/allocation.h",
         "torchfake/core/scoped.h",
+        "torchfake/core/value_range.h",
         "torchfake/core/stand_ins.h",
         "torchfake/core/fake_storage.h",
     }

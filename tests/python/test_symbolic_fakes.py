@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchfake import DynamicShapesError, FakeTensorMode, ShapeEnv, fake_mode
+from torchfake import DynamicShapesError, FakeTensorMode, ShapeEnv, cache_info, clear_cache, fake_mode
 
 OTHERS = ({"batch": 3, "seq": 5}, {"batch": 8, "seq": 13}, {"batch": 5, "seq": 2})
 
@@ -132,7 +132,7 @@ SPECIAL: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_an_operator_without_a_rule_is_specialised_with_a_guard(name: str) -> None:
+def test_an_operator_without_a_rule_of_its_own_is_right_at_its_sizes(name: str) -> None:
     env, fakes = run_symbolic(SPECIAL[name], {"batch": 4, "seq": 7})
     check_at_other_sizes(SPECIAL[name], env, fakes)
     assert env.guards_hold({"batch": 4, "seq": 7})
@@ -216,11 +216,81 @@ def test_in_place_operators_count_versions_and_return_the_tensor() -> None:
     assert x.add_(1) is x and x._version == before + 1
 
 
-def test_a_change_of_sizes_is_refused() -> None:
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    x = mode.from_tensor(torch.ones(4, 3), dynamic=[0])
-    with pytest.raises(DynamicShapesError, match="changes the sizes"):
-        x.resize_(20)
+def test_symbolic_fakes_are_resized_in_place() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.ones(4, 3), dynamic={0: "batch"})
+    n = env.create_symint(40, "n")
+    assert x.resize_(n, 2) is x and [str(size) for size in x.shape] == ["n", "2"]
+    assert str(x.untyped_storage().nbytes()) == "8*n"
+    assert env.guards_hold({"batch": 5, "n": 40}) and not env.guards_hold({"batch": 50, "n": 40})
+    x.resize_(5)
+    assert tuple(x.shape) == (5,) and str(x.untyped_storage().nbytes()) == "8*n"
+
+
+def test_storages_have_the_bytes_of_the_expression() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.ones(4, 7, 12), dynamic={0: "batch", 1: "seq"})
+    assert str(x.untyped_storage().nbytes()) == "48*batch*seq"
+    assert str((x + 1).double().untyped_storage().nbytes()) == "96*batch*seq"
+    assert str(x[:, 1:].untyped_storage().nbytes()) == "48*batch*seq"
+    assert env.guards_hold({"batch": 9, "seq": 3})
+
+
+def test_equal_layers_hit_whatever_their_symbols_are_called() -> None:
+    def layers(env: ShapeEnv, batch: str, seq: str) -> torch.Tensor:
+        mode = FakeTensorMode(shape_env=env)
+        x = mode.from_tensor(torch.ones(4, 7, 12), dynamic={0: batch, 1: seq})
+        weight = mode.from_tensor(torch.ones(12, 12))
+        return F.linear(x.transpose(0, 1), weight).softmax(-1).reshape(-1, 12) + 1
+
+    clear_cache()
+    layers(ShapeEnv(), "batch", "seq")
+    before = cache_info()
+    assert [str(size) for size in layers(ShapeEnv(), "n", "length").shape] == ["length*n", "12"]
+    assert cache_info().misses == before.misses and cache_info().hits > before.hits
+
+
+def test_a_hit_records_the_guards_that_a_miss_records() -> None:
+    def guards(size: int) -> list[str]:
+        env = ShapeEnv()
+        mode = FakeTensorMode(shape_env=env)
+        a = mode.from_tensor(torch.ones(size, 3), dynamic={0: "a"})
+        b = mode.from_tensor(torch.ones(size, 3), dynamic={0: "b"})
+        assert str((a + b).shape[0]) == "a"
+        return [repr(guard) for guard in env.guards]
+
+    clear_cache()
+    first = guards(4)
+    hits = cache_info().hits
+    assert guards(4) == first and "a == b  # aten::add" in first and cache_info().hits > hits
+    assert guards(5) == first
+
+
+def test_facts_of_one_environment_stay_out_of_another() -> None:
+    """The same call, with and without the knowledge that one size is the larger, or a multiple, or equal."""
+
+    def sizes(*facts: str) -> list[str]:
+        env = ShapeEnv()
+        mode = FakeTensorMode(shape_env=env)
+        a = mode.from_tensor(torch.ones(8, 16), dynamic={0: "a", 1: "b"})
+        n, m = a.shape
+        known = {"larger": lambda: n <= m, "multiple": lambda: n % 4 == 0, "twice": lambda: m == 2 * n}
+        for fact in facts:
+            assert bool(known[fact]())
+        diagonal = a.diagonal().shape[0]
+        return [str(diagonal), str(a.view(-1, 4).shape[0]), str(a[1:, ::2].shape[1])]
+
+    expected = {facts: None for facts in ((), ("larger",), ("multiple",), ("twice",), ("larger", "multiple"))}
+    alone = {}
+    for facts in expected:
+        clear_cache()
+        alone[facts] = sizes(*facts)
+    clear_cache()
+    for _ in range(2):
+        assert {facts: sizes(*facts) for facts in expected} == alone
+    assert alone["twice",] != alone[()]
 
 
 def test_numbers_are_not_changed_by_an_environment() -> None:

@@ -16,6 +16,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/layout_fake.h>
 #include <torchfake/core/scoped.h>
+#include <torchfake/core/symbolic_bytes.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/core/weak_memo.h>
 #include <torchfake/dispatch/admission.h>
@@ -62,7 +63,7 @@ at::Tensor with_history(const at::Tensor& leaf) {
 
 // All of the memory of `base`, seen as numbers of another type.
 at::Tensor memory_as(const at::Tensor& base, c10::ScalarType dtype) {
-  const int64_t numel = static_cast<int64_t>(base.storage().nbytes() / base.element_size());
+  const int64_t numel = static_cast<int64_t>(bytes_now(*base.storage().unsafeGetStorageImpl()) / base.element_size());
   at::Tensor flat = at::as_strided(base, {numel}, {1}, 0);
   if (base.is_complex() && dtype == c10::toRealValueType(base.scalar_type())) {
     return at::view_as_real(flat);

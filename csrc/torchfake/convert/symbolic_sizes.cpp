@@ -4,6 +4,7 @@
 #include <c10/util/DimVector.h>
 
 #include <torchfake/core/fake_tensor_impl.h>
+#include <torchfake/core/symbolic_bytes.h>
 
 #include <algorithm>
 
@@ -58,7 +59,20 @@ void make_symbolic(
     return;
   }
   const c10::SymDimVector strides = symbolic_strides(sizes, impl->sizes(), impl->strides());
-  impl->set_sizes_and_strides(sizes, strides, c10::SymInt(impl->storage_offset()));
+  const c10::SymInt offset = impl->storage_offset();
+  c10::SymInt end = offset + 1;
+  int64_t end_now = impl->storage_offset() + 1;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    end = end + (sizes[dim] - 1) * strides[dim];
+    end_now += (impl->size(static_cast<int64_t>(dim)) - 1) * impl->stride(static_cast<int64_t>(dim));
+  }
+  const auto itemsize = static_cast<int64_t>(impl->itemsize());
+  c10::StorageImpl* storage = impl->storage_impl();
+  // Of a view of something larger, the rest of the storage is as large as it is.
+  if (storage != nullptr && impl->numel() > 0 && bytes_now(*storage) == static_cast<size_t>(end_now * itemsize)) {
+    set_symbolic_bytes(storage, impl->claimed_device(), end * itemsize);
+  }
+  impl->set_sizes_and_strides(sizes, strides, offset);
 }
 
 }  // namespace torchfake

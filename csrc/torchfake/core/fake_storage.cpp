@@ -9,6 +9,7 @@
 #include <torchfake/core/errors.h>
 #include <torchfake/core/recycled.h>
 #include <torchfake/core/storage_counts.h>
+#include <torchfake/core/symbolic_bytes.h>
 
 #include <array>
 #include <atomic>
@@ -276,7 +277,7 @@ class AddressRange {
 uintptr_t address_of(c10::StorageImpl* storage, c10::Device device) {
   StorageContext* context = ensure_context(storage, device);
   if (context->address == 0) {
-    context->address = AddressRange::get().take(storage->nbytes());
+    context->address = AddressRange::get().take(bytes_now(*storage));
   }
   return context->address;
 }
@@ -351,8 +352,42 @@ void forget_known_bytes(c10::StorageImpl* storage) {
   compat::set_write_hook(storage, &refuse_data);
 }
 
+// set_nbytes of a symbolic size leaves the mark unset that nbytes() looks at; only making and swapping set it.
+void set_symbolic_bytes(c10::StorageImpl* storage, c10::Device device, const c10::SymInt& nbytes) {
+  if (!nbytes.is_heap_allocated()) {
+    resize_storage(storage, static_cast<size_t>(nbytes.as_int_unchecked()));
+    return;
+  }
+  if (!has_symbolic_bytes(*storage)) {
+    ensure_context(storage, device);  // which keeps the number
+  }
+  forget_known_bytes(storage);
+  compat::clear_write_hook(storage);  // swapping asks it
+  c10::DataPtr data = std::move(storage->_mutable_data_ptr_no_checks());
+  c10::StorageImpl sized(
+      c10::StorageImpl::use_byte_size_t(),
+      nbytes,
+      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+      storage->allocator(),
+      /*resizable=*/true);
+  storage->swap_data_ptr(sized);
+  storage->_mutable_data_ptr_no_checks() = std::move(data);
+  compat::set_write_hook(storage, &refuse_data);
+}
+
+size_t bytes_now(const c10::StorageImpl& storage) {
+  if (!has_symbolic_bytes(storage)) {
+    return storage.nbytes();
+  }
+  const StorageContext* context = storage_context(const_cast<c10::StorageImpl*>(&storage));
+  return context == nullptr ? 0 : context->nbytes;
+}
+
 void note_resize(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
+  if (has_symbolic_bytes(*storage)) {
+    return;
+  }
   if (context == nullptr || context->nbytes == storage->nbytes()) {
     count_again(storage);
     return;

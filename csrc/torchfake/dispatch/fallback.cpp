@@ -99,6 +99,9 @@ void answer(Call& call, const ModePtr& mode) {
       values.keep_arguments();
       return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
+  } else if (C10_UNLIKELY(!ShapeEnv::exist()) && has_symbols(call)) {
+    ShapeEnv::note_existence();  // PyTorch's first, without an environment in the mode
+    return symbolic_call(call, ModePtr(mode), &answer);
   } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
     return layout_call(call, mode);
   } else {

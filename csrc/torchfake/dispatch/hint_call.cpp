@@ -1,6 +1,7 @@
 // The arguments of a call with symbolic sizes at the hints of their symbols, or at examples where they have none. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 
+#include <torchfake/core/symbolic_bytes.h>
 #include <torchfake/symbolic/errors.h>
 
 #include <algorithm>
@@ -14,6 +15,9 @@ bool is_symbolic_number(const c10::IValue& value) {
 bool is_symbolic_list(const c10::IValue& value) {
   if (!value.isList() || value.isTensorList() || value.isIntList() || value.isDoubleList()) {
     return false;
+  }
+  if (value.isSymIntList()) {
+    return true;  // of numbers too, where symbols have become numbers: kernels take integers
   }
   const c10::ArrayRef<c10::IValue> elements = value.toListRef();
   return std::any_of(elements.begin(), elements.end(), is_symbolic_number);
@@ -47,9 +51,10 @@ std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values) {
   return result;
 }
 
-HintCall::HintCall(const Call& call, bool aliases) : call_(call), aliases_(aliases) {
+HintCall::HintCall(const Call& call, StandIns kind) : call_(call), kind_(kind) {
   for (size_t i = 0; i < call.num_args(); ++i) {
-    stack.push_back(number_of(call.arg(i)));
+    const ArgTraits& facts = call.traits.args[i];
+    stack.push_back(number_of(call.arg(i), facts.is_written || facts.is_statistic));
   }
 }
 
@@ -62,18 +67,21 @@ at::Tensor HintCall::original_of(const at::Tensor& tensor) const {
   return tensor;
 }
 
-void HintCall::settle(bool counts_versions) const {
+void HintCall::settle() const {
   for (const auto& [stand_in, original] : stand_ins_) {
     const bool is_same = hints_of(original.sym_sizes()) == std::optional(stand_in.sizes().vec()) &&
         hints_of(original.sym_strides()) == std::optional(stand_in.strides().vec());
     if (!is_same) {
       raise_dynamic_shapes(call_.op_name(), "the call changes the sizes of a tensor with symbolic sizes.");
     }
-    if (call_.traits.mutates && !aliases_) {
+    if (kind_ == StandIns::kAliases) {
+      continue;
+    }
+    if (call_.traits.mutates) {
       forget_known_bytes(original.storage().unsafeGetStorageImpl());
     }
     const c10::VariableVersion& version = stand_in.unsafeGetTensorImpl()->version_counter();
-    for (uint32_t i = 0; counts_versions && version.enabled() && i < version.current_version(); ++i) {
+    for (uint32_t i = 0; version.enabled() && i < version.current_version(); ++i) {
       original.unsafeGetTensorImpl()->bump_version();
     }
   }
@@ -91,9 +99,9 @@ int64_t HintCall::required(const c10::SymInt& value) {
   return required(number_for(value)).integer;
 }
 
-c10::IValue HintCall::number_of(const c10::IValue& value) {
+c10::IValue HintCall::number_of(const c10::IValue& value, bool is_written) {
   if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
+    return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor(), is_written)) : value;
   }
   if (value.isSymInt()) {
     return required(value.toSymInt());
@@ -107,30 +115,33 @@ c10::IValue HintCall::number_of(const c10::IValue& value) {
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(tensor.defined() ? stand_in_for(tensor) : tensor);
+      list.push_back(tensor.defined() ? stand_in_for(tensor, is_written) : tensor);
     }
     return list;
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
     for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor && tensor->defined() ? std::optional(stand_in_for(*tensor)) : tensor);
+      list.push_back(tensor && tensor->defined() ? std::optional(stand_in_for(*tensor, is_written)) : tensor);
     }
     return list;
   }
   if (is_symbolic_list(value)) {
     c10::List<int64_t> list;
     for (const c10::IValue& element : value.toListRef()) {
-      list.push_back(number_of(element).toInt());
+      list.push_back(number_of(element, false).toInt());
     }
     return list;
   }
   return value;
 }
 
-at::Tensor HintCall::stand_in_for(const at::Tensor& tensor) {
+at::Tensor HintCall::stand_in_for(const at::Tensor& tensor, bool is_written) {
   const FakeTensorImpl* fake = as_fake(tensor);
-  if (!tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || fake == nullptr) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  const bool is_needed =
+      impl.has_symbolic_sizes_strides() || has_symbolic_bytes(impl) || (is_written && kind_ == StandIns::kOfWrittenToo);
+  if (fake == nullptr || !is_needed) {
     return tensor;
   }
   for (const auto& [stand_in, original] : stand_ins_) {
@@ -146,13 +157,14 @@ at::Tensor HintCall::stand_in_for(const at::Tensor& tensor) {
   }
   const int64_t offset = required(tensor.sym_storage_offset());
   at::Tensor stand_in = make_fake(
-      aliases_ ? c10::Storage(tensor.storage()) : storage_like(tensor.storage(), fake->claimed_device()),
+      kind_ == StandIns::kAliases ? c10::Storage(tensor.storage())
+                                  : storage_like(tensor.storage(), fake->claimed_device()),
       fake->key_set(),
       tensor.dtype(),
       GeometryRef{sizes, strides, offset},
       fake->claimed_device(),
       fake->mode());
-  if (aliases_ && !tensor.is_inference()) {
+  if (kind_ == StandIns::kAliases && !tensor.is_inference()) {
     stand_in.unsafeGetTensorImpl()->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
   }
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
@@ -168,7 +180,8 @@ c10::Storage HintCall::storage_like(const c10::Storage& storage, c10::Device dev
       return copy;
     }
   }
-  storages_.emplace_back(storage.unsafeGetStorageImpl(), new_fake_storage(storage.nbytes(), device, nullptr));
+  storages_.emplace_back(
+      storage.unsafeGetStorageImpl(), new_fake_storage(bytes_now(*storage.unsafeGetStorageImpl()), device, nullptr));
   return storages_.back().second;
 }
 

@@ -15,11 +15,15 @@ bool is_symbolic_list(const c10::IValue& value);
 std::optional<int64_t> hint_of(const c10::SymInt& value);
 std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values);
 
-// The call with every symbol at its hint, or at an example. Throws UnbackedSymbolError where there is neither.
+// The call with every symbol at its hint, or at an example, and stand-ins for what has symbols. Throws UnbackedSymbolError where there is neither.
 class HintCall {
  public:
-  // With `aliases`, stand-ins have the storage and the version counter of what they stand for.
-  HintCall(const Call& call, bool aliases);
+  enum class StandIns : uint8_t {
+    kAliases,  // have the storage and the version counter of what they stand for
+    kOwnStorages,
+    kOfWrittenToo,  // the same, and stand for everything that the call writes to
+  };
+  HintCall(const Call& call, StandIns kind);
 
   torch::jit::Stack stack;
 
@@ -31,19 +35,20 @@ class HintCall {
   // What stands behind a stand-in, or the tensor itself.
   at::Tensor original_of(const at::Tensor& tensor) const;
 
-  // Throws where an argument has another geometry than before. Counts up versions as the call did.
-  void settle(bool counts_versions) const;
+  // Throws where an argument has another geometry than before. Unless stand-ins are aliases, the originals are written to
+  // as the stand-ins were.
+  void settle() const;
 
  private:
   Value required(const std::optional<NumberFor>& number);
   int64_t required(const c10::SymInt& value);
-  c10::IValue number_of(const c10::IValue& value);
-  at::Tensor stand_in_for(const at::Tensor& tensor);
+  c10::IValue number_of(const c10::IValue& value, bool is_written);
+  at::Tensor stand_in_for(const at::Tensor& tensor, bool is_written);
   // One for each storage: which arguments share one is part of the call.
   c10::Storage storage_like(const c10::Storage& storage, c10::Device device);
 
   const Call& call_;
-  const bool aliases_;
+  const StandIns kind_;
   bool has_examples_ = false;
   std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;

@@ -147,7 +147,20 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
-// How the kernel of an accelerator allocates, asked before the arguments are gone.
+// The values that a call has returned, which are all that its stack holds of it.
+c10::ArrayRef<c10::IValue> returned(const Call& call) {
+  const size_t count = call.op.schema().returns().size();
+  const torch::jit::Stack& stack = *call.stack;
+  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count);
+}
+
+bool all_empty(const Call& call) {
+  return std::all_of(
+      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
+}
+
+}  // namespace
+
 std::vector<SideAllocation> side_allocations(const Call& call) {
   if (call.tensors().empty() || call.tensors().front().fake == nullptr) {
     return {};
@@ -169,20 +182,6 @@ std::vector<SideAllocation> side_allocations(const Call& call) {
   }
   return found;
 }
-
-// The values that a call has returned, which are all that its stack holds of it.
-c10::ArrayRef<c10::IValue> returned(const Call& call) {
-  const size_t count = call.op.schema().returns().size();
-  const torch::jit::Stack& stack = *call.stack;
-  return c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - count);
-}
-
-bool all_empty(const Call& call) {
-  return std::all_of(
-      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.impl->numel() == 0; });
-}
-
-}  // namespace
 
 // All values of empty tensors are known, so the real operator runs beside the kernel; an error that it throws follows from
 // the key, and is remembered as the outcome.

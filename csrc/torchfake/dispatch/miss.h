@@ -11,6 +11,9 @@ class ValueTracker;
 // cache, which must be the same.
 void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, CacheKey& key, const CacheEntry* found);
 
+// What the kernel of an accelerator takes beside its outputs, asked before the arguments are gone.
+std::vector<SideAllocation> side_allocations(const Call& call);
+
 // Answers a call that has no key, for `reason`. Returns the device that fresh outputs claim.
 c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePtr& mode, Bypass reason);
 

@@ -1,10 +1,21 @@
 // A call with symbolic sizes. See Note [Symbolic calls].
 #include <torchfake/dispatch/symbolic_call.h>
 
+#include <torchfake/cache/shape_cache.h>
+#include <torchfake/core/allocation.h>
 #include <torchfake/core/call_context.h>
+#include <torchfake/core/symbolic_bytes.h>
+#include <torchfake/dispatch/example_call.h>
 #include <torchfake/dispatch/hint_call.h>
 #include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/miss.h>
+#include <torchfake/dispatch/placeholder_call.h>
+#include <torchfake/dispatch/specialised_call.h>
+#include <torchfake/dispatch/symbolic_outcome.h>
 #include <torchfake/symbolic/errors.h>
+
+#include <algorithm>
+#include <functional>
 
 namespace torchfake {
 
@@ -18,9 +29,14 @@ void set_symbolic_rules(SymbolicRuleFinder finder) {
   g_finder.store(finder, std::memory_order_release);
 }
 
+SymbolicRules symbolic_rules_of(const OpTraits& traits) {
+  const SymbolicRuleFinder finder = g_finder.load(std::memory_order_acquire);
+  return finder == nullptr ? SymbolicRules() : finder(traits);
+}
+
 bool has_symbols(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.impl->has_symbolic_sizes_strides()) {
+    if (tensor.impl->has_symbolic_sizes_strides() || has_symbolic_bytes(*tensor.impl)) {
       return true;
     }
   }
@@ -35,128 +51,241 @@ bool has_symbols(const Call& call) {
 
 namespace {
 
-// Every tensor among the outputs.
-template <typename Visit>
-void for_each_tensor(torch::jit::Stack& stack, const Visit& visit) {
-  for (c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) {
-        value = visit(value.toTensor());
-      }
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        list.push_back(tensor.defined() ? visit(tensor) : tensor);
-      }
-      value = std::move(list);
-    }
-  }
-}
-
-void give_back(Call& call, torch::jit::Stack& outputs) {
-  torch::jit::drop(*call.stack, call.num_args());
-  for (c10::IValue& output : outputs) {
-    call.stack->push_back(std::move(output));
-  }
-}
-
 using Answer = void (*)(Call& call, const ModePtr& mode);
 
-void run_with(HintCall& numbers, const Call& call, const ModePtr& mode, Answer answer) {
+bool try_rule(SymbolicCall& call, const std::function<bool()>& rule) {
+  try {
+    return rule() && call.is_complete();
+  } catch (const FakeTensorError& error) {
+    if (error.kind() == kUnbackedSymbolKind) {
+      throw;
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the call is right at the hints, so the rule is not
+  }
+  return false;
+}
+
+// The numbers of the outcome at the hints stand for the sizes.
+void set_numbers(SymbolicCall& call) {
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const at::Tensor& output = call.outputs[i];
+    if (output.defined()) {
+      const auto sizes = c10::fromIntArrayRefSlow(output.sizes());
+      const auto strides = c10::fromIntArrayRefSlow(output.strides());
+      call.set_geometry(i, sizes, strides, output.storage_offset());
+    }
+  }
+}
+
+// Works out the sizes by the first rule that has a say.
+void run_rules(SymbolicCall& call, const ModePtr& mode) {
+  const SymbolicRule rule = symbolic_rules_of(call.call.traits).rule;
+  const IgnoredSymbols ignored;  // such as the kernel on the Meta key makes on the way
+  const bool has_say = (rule != nullptr && try_rule(call, [&] { return rule(call); })) ||
+      try_rule(call, [&] { return rule_of_meta_kernel(call, mode); });
+  if (!has_say) {
+    specialise(call.call);
+    set_numbers(call);
+  }
+}
+
+c10::SymInt bytes_needed(const SymbolicCall::Geometry& geometry, size_t itemsize) {
+  c10::SymInt last = geometry.offset + 1;
+  for (size_t i = 0; i < geometry.sizes.size(); ++i) {
+    last = last + (geometry.sizes[i] - 1) * geometry.strides[i];
+  }
+  return last * static_cast<int64_t>(itemsize);
+}
+
+// Turns what a rule said into expressions that an outcome keeps.
+class Keeping {
+ public:
+  Keeping(const Placeholders& placeholders, const SymbolicKey& key) : placeholders_(placeholders) {
+    for (const SymbolicKey::Number& number : key.numbers()) {
+      numbers_.push_back(placeholders.abstract(number.expr));
+    }
+  }
+
+  SymbolicSize of(const c10::SymInt& value) const {
+    SymbolicSize size;
+    if (const std::optional<int64_t> number = value.maybe_as_int()) {
+      size.number = *number;
+      return size;
+    }
+    size.expr = to_expr(placeholders_.env(), value);
+    const auto* found = std::find(numbers_.begin(), numbers_.end(), size.expr);
+    size.place = found == numbers_.end() ? -1 : static_cast<int32_t>(found - numbers_.begin());
+    return size;
+  }
+
+  SymbolicGeometry of(const SymbolicCall::Geometry& geometry, size_t itemsize, size_t nbytes) const {
+    SymbolicGeometry kept;
+    for (const c10::SymInt& size : geometry.sizes) {
+      kept.sizes.push_back(of(size));
+    }
+    for (const c10::SymInt& stride : geometry.strides) {
+      kept.strides.push_back(of(stride));
+    }
+    kept.offset = of(geometry.offset);
+    kept.nbytes = of(bytes_for(geometry, itemsize, nbytes));
+    const auto is_number = [](const SymbolicSize& size) { return size.expr == nullptr; };
+    kept.is_number = std::all_of(kept.sizes.begin(), kept.sizes.end(), is_number) &&
+        std::all_of(kept.strides.begin(), kept.strides.end(), is_number) && is_number(kept.offset);
+    return kept;
+  }
+
+ private:
+  // What a tensor of this geometry takes, where that is what it took at the hints; else the number.
+  static c10::SymInt bytes_for(const SymbolicCall::Geometry& geometry, size_t itemsize, size_t nbytes) {
+    const c10::SymInt bytes = bytes_needed(geometry, itemsize);
+    return hint_of(bytes) == std::optional(static_cast<int64_t>(nbytes)) ? bytes
+                                                                         : c10::SymInt(static_cast<int64_t>(nbytes));
+  }
+
+  const Placeholders& placeholders_;
+  c10::SmallVector<ExprPtr, 16> numbers_;
+};
+
+SymbolicGeometry of_numbers(const Geometry& geometry) {
+  const auto number = [](int64_t value) {
+    SymbolicSize size;
+    size.number = value;
+    return size;
+  };
+  SymbolicGeometry kept;
+  for (const int64_t size : geometry.sizes) {
+    kept.sizes.push_back(number(size));
+  }
+  for (const int64_t stride : geometry.strides) {
+    kept.strides.push_back(number(stride));
+  }
+  kept.offset = number(geometry.storage_offset);
+  kept.nbytes = number(static_cast<int64_t>(geometry.nbytes));
+  return kept;
+}
+
+// What rules make on the way takes no memory.
+ModePtr without_observer(const ModePtr& mode) {
+  if (mode->options.storage_observer == nullptr && mode->options.recorder == nullptr) {
+    return mode;
+  }
+  FakeModeOptions options = mode->options;
+  options.storage_observer = nullptr;
+  options.recorder = nullptr;
+  return c10::make_intrusive<ModeState>(std::move(options));
+}
+
+// The outcome of a call whose outcome at the hints is `numbers`.
+std::unique_ptr<SymbolicOutcome> work_out(
+    Call& call,
+    const SymbolicKey& key,
+    CacheEntryPtr numbers,
+    std::vector<at::Tensor> outputs,
+    const ModePtr& mode) {
+  auto outcome = std::make_unique<SymbolicOutcome>();
+  outcome->numbers = std::move(numbers);
+  const CacheEntry& at_hints = *outcome->numbers;
+  outcome->outputs.resize(at_hints.outputs.size());
+  outcome->changes.resize(at_hints.changes.size());
+  for (size_t i = 0; i < at_hints.changes.size(); ++i) {
+    if (at_hints.changes[i].geometry) {
+      outcome->changes[i] = of_numbers(*at_hints.changes[i].geometry);
+    }
+  }
+  if (key.env() == nullptr) {
+    return outcome;  // every symbol has become a number
+  }
+  Placeholders placeholders(key.env(), key.symbols());
+  const ModePtr unobserved = without_observer(mode);
+  PlaceholderCall with_placeholders(call, placeholders, unobserved);
+  Call inner(call.op, call.traits, call.keys, &with_placeholders.stack);
+  std::vector<std::pair<std::vector<c10::SymInt>, c10::SymInt>> before;  // sizes, and bytes of the storage
+  for (const TensorArg& argument : inner.tensors()) {
+    const c10::StorageImpl* storage = storage_of(*argument.impl);
+    before.emplace_back(argument.impl->sym_sizes().vec(), storage == nullptr ? c10::SymInt(0) : storage->sym_nbytes());
+  }
+  SymbolicCall symbolic(inner, std::move(outputs));
+  run_rules(symbolic, unobserved);
+  const Keeping keeping(placeholders, key);
+  size_t tensor = 0;
+  for (size_t i = 0; i < at_hints.outputs.size(); ++i) {
+    const OutputRecipe& recipe = at_hints.outputs[i];
+    if (recipe.kind == OutputRecipe::Kind::kConstant) {
+      continue;
+    }
+    const std::optional<SymbolicCall::Geometry>& geometry = symbolic.geometries[tensor++];
+    if (!geometry) {
+      continue;
+    }
+    if (recipe.kind != OutputRecipe::Kind::kInput) {
+      outcome->outputs[i] = keeping.of(*geometry, recipe.dtype.itemsize(), recipe.nbytes);
+      continue;
+    }
+    // What is written to and keeps its sizes at the hints has to keep them elsewhere: an out= argument would be resized.
+    const size_t itemsize = call.tensors()[recipe.input].impl->itemsize();
+    bool is_moved = false;
+    for (size_t j = 0; j < at_hints.changes.size(); ++j) {
+      const InputChange& change = at_hints.changes[j];
+      if (change.input == recipe.input && change.geometry) {
+        is_moved = true;
+        // A storage only grows.
+        bytes_needed(*geometry, itemsize).sym_gt(before[recipe.input].second).guard_bool(__FILE__, __LINE__);
+        outcome->changes[j] = keeping.of(*geometry, itemsize, change.geometry->nbytes);
+      }
+    }
+    if (!is_moved) {
+      for (size_t dim = 0; dim < geometry->sizes.size(); ++dim) {
+        geometry->sizes[dim].sym_eq(before[recipe.input].first[dim]).guard_bool(__FILE__, __LINE__);
+      }
+    }
+  }
+  const bool has_other_changes =
+      std::any_of(at_hints.changes.begin(), at_hints.changes.end(), [&](const InputChange& change) {
+        return change.geometry &&
+            std::none_of(at_hints.outputs.begin(), at_hints.outputs.end(), [&](const OutputRecipe& recipe) {
+                 return recipe.kind == OutputRecipe::Kind::kInput && recipe.input == change.input;
+               });
+      });
+  if (has_other_changes) {
+    specialise(call);
+  }
+  outcome->decisions = placeholders.decisions();
+  outcome->placeholders.assign(placeholders.list().begin(), placeholders.list().end());
+  outcome->env = placeholders.env();
+  return outcome;
+}
+
+// Where a call stands that the cache does not answer. Returns null after having answered a call that no entry describes.
+std::unique_ptr<SymbolicOutcome> run_miss(Call& call, SymbolicKey& key, const ModePtr& mode, Answer answer) {
+  HintCall numbers(call, HintCall::StandIns::kOfWrittenToo);
   Call with_numbers(call.op, call.traits, call.keys, &numbers.stack);
+  const OutcomeRecorder recorder(with_numbers);
+  std::vector<SideAllocation> allocations = side_allocations(with_numbers);
   answer(with_numbers, mode);
-}
-
-// Whether the geometry is, at the hints, that of the stand-in's output.
-bool fits(const SymbolicCall::Geometry& geometry, const at::Tensor& output) {
-  return hints_of(geometry.sizes) == std::optional(output.sizes().vec()) &&
-      hints_of(geometry.strides) == std::optional(output.strides().vec());
-}
-
-// Guards every symbol among the arguments to be its hint.
-void specialise(const Call& call) {
-  const auto guard = [](const c10::SymInt& value) { value.guard_int(__FILE__, __LINE__); };
-  for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.impl->has_symbolic_sizes_strides()) {
-      for (const c10::SymInt& size : tensor.impl->sym_sizes()) {
-        guard(size);
-      }
-      for (const c10::SymInt& stride : tensor.impl->sym_strides()) {
-        guard(stride);
-      }
-      guard(tensor.impl->sym_storage_offset());
-    }
+  if (const uint32_t settings = call.traits.settings.load(std::memory_order_relaxed);
+      settings != key.words().settings()) {
+    key.words().add_more_settings(settings);
   }
-  for (size_t i = 0; i < call.num_args(); ++i) {
-    const c10::IValue& value = call.arg(i);
-    if (value.isSymInt()) {
-      guard(value.toSymInt());
-    } else if (value.isSymFloat()) {
-      value.toSymFloat().guard_float(__FILE__, __LINE__);
-    } else if (value.isSymBool()) {
-      value.toSymBool().guard_bool(__FILE__, __LINE__);
-    } else if (is_symbolic_list(value)) {
-      for (const c10::IValue& element : value.toListRef()) {
-        guard(element.toSymInt());
-      }
-    }
+  Bypass reason = key.bypass();
+  CacheEntryPtr entry = recorder.outcome(with_numbers, key.words(), c10::Device(c10::kCPU), reason);
+  if (!entry) {
+    shape_cache::count_bypass(reason);
+    answer_specialised(call, mode, answer);
+    return nullptr;
   }
-}
-
-void answer_specialised(Call& call, const ModePtr& mode, Answer answer) {
-  specialise(call);
-  HintCall numbers(call, /*aliases=*/true);
-  run_with(numbers, call, mode, answer);
-  numbers.settle(/*counts_versions=*/false);
-  for_each_tensor(numbers.stack, [&](const at::Tensor& tensor) { return numbers.original_of(tensor); });
-  give_back(call, numbers.stack);
-}
-
-// Returns whether the rule had a say.
-bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicCall& symbolic, SymbolicRule rule, Answer answer) {
-  std::optional<HintCall> numbers(std::in_place, call, /*aliases=*/false);
-  const bool rule_is_first = numbers->has_examples();
-  if (rule_is_first) {
-    if (!rule(symbolic)) {
-      run_with(*numbers, call, mode, answer);  // says what is wrong with the call, if something is
-      return false;
-    }
-    numbers.emplace(call, /*aliases=*/false);  // examples that fit what the rule has learnt
-  }
-  run_with(*numbers, call, mode, answer);
+  entry->allocations = std::move(allocations);
   std::vector<at::Tensor> outputs;
-  std::vector<bool> is_fresh;
-  for_each_tensor(numbers->stack, [&](const at::Tensor& tensor) {
-    outputs.push_back(tensor);
-    is_fresh.push_back(numbers->original_of(tensor).is_same(tensor) && as_fake(tensor) != nullptr);
-    return tensor;
-  });
-  if (!rule_is_first && !rule(symbolic)) {
-    return false;
+  for_each_tensor(numbers.stack, [&](const at::Tensor& tensor) { outputs.push_back(tensor); });
+  return work_out(call, key, std::move(entry), std::move(outputs), mode);
+}
+
+void keep(std::unique_ptr<SymbolicOutcome> outcome, CacheKey& key, SymbolicOutcomes* kept) {
+  if (kept != nullptr) {
+    return kept->add(std::move(outcome));
   }
-  std::vector<std::optional<SymbolicCall::Geometry>> geometries(outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    geometries[i] = symbolic.geometry(i, outputs[i]);
-    if (is_fresh[i] && (!geometries[i] || !fits(*geometries[i], outputs[i]))) {
-      return false;
-    }
-  }
-  numbers->settle(/*counts_versions=*/true);
-  size_t index = 0;
-  for_each_tensor(numbers->stack, [&](const at::Tensor& tensor) {
-    const size_t i = index++;
-    if (is_fresh[i]) {
-      const SymbolicCall::Geometry& geometry = *geometries[i];
-      const bool is_number = c10::asIntArrayRefSlowOpt(geometry.sizes) && c10::asIntArrayRefSlowOpt(geometry.strides);
-      if (!is_number) {
-        forget_known_bytes(tensor.storage().unsafeGetStorageImpl());  // of other sizes, there would be others
-        tensor.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides);
-      }
-    }
-    return numbers->original_of(tensor);
-  });
-  give_back(call, numbers->stack);
-  return true;
+  auto outcomes = c10::make_intrusive<SymbolicOutcomes>();
+  outcomes->add(std::move(outcome));
+  shape_cache::insert(SymbolicOutcomes::entry_for(key, std::move(outcomes)));
 }
 
 }  // namespace
@@ -164,26 +293,39 @@ bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicCall& symbolic, Sym
 void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
   // A copy: the argument that holds the mode may be gone after the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
+  const AllocatingOperator allocating(call.traits.name);
   const AskingOperator asking(call.traits.name);
   if (has_fake_impl(call)) {  // its author's function sees the symbols
     CallContext context;
     context.is_unkeyed = true;
     return fake_impl_call(call, held);
   }
-  const SymbolicRuleFinder finder = g_finder.load(std::memory_order_acquire);
-  const SymbolicRules rules = finder == nullptr ? SymbolicRules() : finder(call.traits);
-  SymbolicCall symbolic(call);
-  if (rules.view != nullptr) {
-    std::vector<c10::IValue> outputs;
-    if (rules.view(symbolic, outputs)) {
-      give_back(call, outputs);
-      return;
+  if (!has_hints_of_ours(call)) {
+    return example_call(call, held, answer);
+  }
+  SymbolicKey key(call, *held);
+  const bool is_kept = key.bypass() == Bypass::kNone && shape_cache::enabled() && held->cache.is_on();
+  c10::intrusive_ptr<SymbolicOutcomes> kept;
+  if (is_kept) {
+    if (const CacheEntry* entry = shape_cache::find(key.words())) {
+      kept = SymbolicOutcomes::of(*entry);
+      const SymbolicOutcome* found = shape_cache::cross_check() ? nullptr : kept->find(key);
+      if (found != nullptr) {
+        if (CallContext* around = CallContext::current()) {
+          around->settings |= key.words().settings();
+        }
+        return found->replay(call, key, held);
+      }
     }
   }
-  if (rules.rule != nullptr && answer_by_rule(call, held, symbolic, rules.rule, answer)) {
+  std::unique_ptr<SymbolicOutcome> made = run_miss(call, key, held, answer);
+  if (made == nullptr) {
     return;
   }
-  answer_specialised(call, held, answer);
+  made->replay(call, key, held);
+  if (is_kept) {
+    keep(std::move(made), key.words(), kept.get());
+  }
 }
 
 }  // namespace torchfake

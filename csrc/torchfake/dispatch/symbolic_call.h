@@ -9,31 +9,33 @@
 namespace torchfake {
 
 // Note [Symbolic calls]
-// A call among whose arguments a size is symbolic is answered in two parts. First the engine answers the same call with
+// A call among whose arguments a size is symbolic is worked out in two parts. First the engine answers the same call with
 // every symbol at its hint, on stand-ins: plain fakes with storages of their own. That gives the number of outputs, their
-// dtypes, devices and keys, the order of their strides, and every error the call has at these sizes. Then the operator's
-// symbolic rule works out the sizes of each output as expressions, asking for decisions (which become guards) where the
-// real operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a
-// rule that does not fit the call has no say.
+// dtypes, devices and keys, the order of their strides, and every error the call has at these sizes. Then a rule works out
+// the sizes of each output as expressions of placeholders, asking for decisions (which become guards) where the real
+// operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a rule
+// that does not fit the call has no say. The rule is, in this order:
 //
-// A symbol that only data knows has no hint, and stands at an example (number_for). There the rule comes first, because
-// what it learns (that u0 is equal to u1) decides which examples are possible. It has the same say: the sizes are the
-// rule's, the example gives dtypes and layout.
+//   the operator's own, in C++ (rules/symbolic_rules.cpp)
+//   the operator's kernel on the Meta key, Python's as a rule, run on fakes whose sizes are the placeholders
+//   specialisation: guards that every symbolic number among the arguments has the value that it has now
 //
-// Without a rule, or where it has no say, the call is specialised: guards are recorded that every symbol in its arguments
-// has the value of its hint, and the answer is the one for numbers. So an operator without a rule costs generality, and
-// never correctness. Of a symbol without a hint that is an error.
+// A symbol that only data knows has no hint, and stands at an example (number_for). A call with one, or with nodes of
+// PyTorch's, is answered on its own symbols and not kept: see dispatch/example_call.h.
 //
-// The sizes are c10::SymInt, whoever's nodes they are: torchfake's or PyTorch's.
-//
-// Views need no stand-ins: their rules make the view of the symbolic fake itself.
+// So an operator without a rule costs generality, and never correctness. What comes out is kept in the cache: see Note
+// [Symbolic outcomes] and Note [Placeholders].
 class SymbolicCall {
  public:
   using Sizes = c10::SymDimVector;
 
-  explicit SymbolicCall(const Call& call) : call(call) {}
+  // `call` has placeholders for sizes, or symbols that the cache does not keep. `outputs` are what the stand-ins gave: every
+  // tensor of it, undefined ones too. Without them, a rule learns what it can, and only views get a geometry.
+  explicit SymbolicCall(Call& call, std::vector<at::Tensor> outputs = {})
+      : call(call), outputs(std::move(outputs)), geometries(this->outputs.size()) {}
 
-  const Call& call;
+  Call& call;
+  const std::vector<at::Tensor> outputs;
 
   // The index of the argument with this name, or -1.
   int arg_named(std::string_view name) const;
@@ -57,43 +59,48 @@ class SymbolicCall {
   // matter of course: the layout of outputs follows from it.
   void guard_stride_order() const;
 
-  // What was set for an output; nothing where nothing was, or where the output has another number of dimensions.
+  // An output that lies in the storage of an argument, or whose strides are not those of a dense tensor.
+  void set_geometry(size_t index, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const c10::SymInt& offset);
+
   struct Geometry {
     Sizes sizes;
     Sizes strides;
+    c10::SymInt offset;
   };
-  std::optional<Geometry> geometry(size_t index, const at::Tensor& output) const;
+  std::vector<std::optional<Geometry>> geometries;
 
- private:
-  std::vector<std::optional<Sizes>> sizes_;
-  std::optional<Sizes> sizes_of_all_;
+  // Whether the output has a geometry that is right at the hints, or at the examples.
+  bool fits(size_t index) const;
+  // Whether every output that is a tensor has.
+  bool is_complete() const;
 };
 
 // Sets the sizes of the outputs; returns whether it can.
 using SymbolicRule = bool (*)(SymbolicCall& call);
-// Replaces the arguments on the stack by views; returns whether it can, having left the stack alone where it cannot.
-using SymbolicView = bool (*)(SymbolicCall& call, std::vector<c10::IValue>& outputs);
 
 struct SymbolicRules {
   SymbolicRule rule = nullptr;
-  SymbolicView view = nullptr;
+  // What the rule says of symbols without hints, or of PyTorch's.
+  enum class Use : uint8_t {
+    kHintsOnly,  // nothing
+    kFresh,  // the sizes of outputs with storages of their own
+    kView,  // views of the first argument that differ from it in geometry alone, without stand-ins
+  };
+  Use use = Use::kHintsOnly;
 };
 
 // Set once, by rules/.
 using SymbolicRuleFinder = SymbolicRules (*)(const OpTraits& traits);
 void set_symbolic_rules(SymbolicRuleFinder finder);
+SymbolicRules symbolic_rules_of(const OpTraits& traits);
+
+// The rule of every operator with a kernel on the Meta key: runs it on the fakes with placeholders.
+bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode);
 
 // Whether a size or a number among the arguments is symbolic.
 bool has_symbols(const Call& call);
 
 // Answers a call that has. `answer` is the way of calls with numbers.
 void symbolic_call(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
-
-// A view of `base` with this geometry.
-at::Tensor symbolic_view(
-    const at::Tensor& base,
-    c10::SymIntArrayRef sizes,
-    c10::SymIntArrayRef strides,
-    const c10::SymInt& storage_offset);
 
 }  // namespace torchfake

@@ -59,26 +59,53 @@ c10::SymDimVector plain(c10::SymIntArrayRef values) {
 }  // namespace
 
 void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
-  sizes_.resize(std::max(sizes_.size(), index + 1));
-  sizes_[index] = plain(sizes);
+  if (index >= outputs.size()) {
+    return;
+  }
+  const at::Tensor& output = outputs[index];
+  if (!output.defined() || static_cast<size_t>(output.dim()) != sizes.size()) {
+    return;
+  }
+  Sizes strides(sizes.size());
+  c10::SymInt stride = 1;
+  for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
+    strides[dim] = stride;
+    // Of a dimension without elements, as of one with one.
+    stride = sizes[dim].maybe_as_int() == std::optional<int64_t>(0) ? stride : stride * sizes[dim];
+  }
+  set_geometry(index, sizes, strides, 0);
+}
+
+void SymbolicCall::set_geometry(
+    size_t index,
+    c10::SymIntArrayRef sizes,
+    c10::SymIntArrayRef strides,
+    const c10::SymInt& offset) {
+  geometries.resize(std::max(geometries.size(), index + 1));
+  geometries[index] = Geometry{plain(sizes), plain(strides), plain(offset)};
+}
+
+bool SymbolicCall::fits(size_t index) const {
+  const at::Tensor& output = outputs[index];
+  const std::optional<Geometry>& geometry = geometries[index];
+  return geometry && hints_of(geometry->sizes) == std::optional(output.sizes().vec()) &&
+      hints_of(geometry->strides) == std::optional(output.strides().vec()) &&
+      hint_of(geometry->offset) == std::optional(output.storage_offset());
+}
+
+bool SymbolicCall::is_complete() const {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].defined() && !fits(i)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void SymbolicCall::set_outputs(c10::SymIntArrayRef sizes) {
-  sizes_of_all_ = plain(sizes);
-}
-
-std::optional<SymbolicCall::Geometry> SymbolicCall::geometry(size_t index, const at::Tensor& output) const {
-  const std::optional<Sizes>& sizes = index < sizes_.size() && sizes_[index] ? sizes_[index] : sizes_of_all_;
-  if (!sizes || static_cast<size_t>(output.dim()) != sizes->size()) {
-    return std::nullopt;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    set_output(i, sizes);
   }
-  Geometry geometry{*sizes, Sizes(sizes->size())};
-  c10::SymInt stride = 1;
-  for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
-    geometry.strides[dim] = plain(stride);
-    stride = stride * (*sizes)[dim];
-  }
-  return geometry;
 }
 
 void SymbolicCall::guard_stride_order() const {
@@ -99,19 +126,6 @@ void SymbolicCall::guard_stride_order() const {
       strides[order[i - 1]].sym_le(strides[order[i]]).guard_or_true(__FILE__, __LINE__);
     }
   }
-}
-
-at::Tensor symbolic_view(
-    const at::Tensor& base,
-    c10::SymIntArrayRef sizes,
-    c10::SymIntArrayRef strides,
-    const c10::SymInt& storage_offset) {
-  const FakeTensorImpl& fake = *as_fake(base);
-  auto view = c10::make_intrusive<FakeTensorImpl>(
-      c10::Storage(base.storage()), fake.key_set(), base.dtype(), fake.claimed_device(), fake.mode());
-  // Becomes a plain geometry where all of them are numbers.
-  view->set_sizes_and_strides(plain(sizes), plain(strides), plain(storage_offset));
-  return at::Tensor(std::move(view));
 }
 
 }  // namespace torchfake

@@ -3,59 +3,13 @@
 #include <ATen/TensorUtils.h>
 #include <ATen/WrapDimUtils.h>
 
-#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/operator_table.h>
+#include <torchfake/rules/symbolic_rules.h>
 
 namespace torchfake {
 
-namespace {
+namespace symbolic_rules {
 
-using Sizes = SymbolicCall::Sizes;
-using Outputs = std::vector<c10::IValue>;
-
-// What has to hold for the call to be valid. Of a size that only data knows, it is taken to, and checked at run time.
-bool guard(const c10::SymBool& condition) {
-  return condition.expect_true(__FILE__, __LINE__);
-}
-
-// What may hold or not, and of a size that only data knows is taken not to.
-bool if_known(const c10::SymBool& condition) {
-  return condition.guard_or_false(__FILE__, __LINE__);
-}
-
-// By the hint; nothing where only data knows.
-std::optional<bool> decided(const c10::SymBool& condition) {
-  const bool is_true = condition.guard_or_false(__FILE__, __LINE__);
-  return is_true == condition.guard_or_true(__FILE__, __LINE__) ? std::optional(is_true) : std::nullopt;
-}
-
-// `place`, counted from the end where it is negative.
-c10::SymInt from_the_start(const c10::SymInt& place, const c10::SymInt& size) {
-  const std::optional<bool> is_negative = decided(place.sym_lt(0));
-  if (is_negative) {
-    return *is_negative ? place + size : place;
-  }
-  return place + size * ((place + 1).min(0) - place.min(0));  // once the size below zero, and not at all from there on
-}
-
-bool is_one(const c10::SymInt& size) {
-  const std::optional<int64_t> number = size.maybe_as_int();
-  return number ? *number == 1 : if_known(size.sym_eq(1));
-}
-
-Sizes sizes_of(const at::Tensor& tensor) {
-  const c10::SymIntArrayRef sizes = tensor.sym_sizes();
-  return Sizes(sizes.begin(), sizes.end());
-}
-
-Sizes strides_of(const at::Tensor& tensor) {
-  const c10::SymIntArrayRef strides = tensor.sym_strides();
-  return Sizes(strides.begin(), strides.end());
-}
-
-// ---- Fresh outputs ----------------------------------------------------------------------------------------------------
-
-// Adds the sizes of another tensor to `sizes`, aligned at the end. Guards that equal sizes are equal.
 bool broadcast(Sizes& sizes, c10::SymIntArrayRef other) {
   if (other.size() > sizes.size()) {
     sizes.insert(sizes.begin(), other.size() - sizes.size(), c10::SymInt(1));
@@ -66,6 +20,20 @@ bool broadcast(Sizes& sizes, c10::SymIntArrayRef other) {
     if (is_one(size)) {
       size = other[i];
     } else if (!is_one(other[i]) && !guard(size.sym_eq(other[i]))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+namespace {
+
+bool has_sizes(const at::Tensor& tensor, const Sizes& sizes) {
+  if (static_cast<size_t>(tensor.dim()) != sizes.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!guard(sizes[i].sym_eq(tensor.sym_size(static_cast<int64_t>(i))))) {
       return false;
     }
   }
@@ -180,6 +148,12 @@ bool layer_norm(SymbolicCall& call) {
   call.set_output(0, sizes);
   call.set_output(1, statistics);
   call.set_output(2, statistics);
+  return true;
+}
+
+// (self, size)
+bool resize(SymbolicCall& call) {
+  call.set_outputs(call.integers(1));
   return true;
 }
 
@@ -316,323 +290,65 @@ bool attention(SymbolicCall& call) {
   return true;
 }
 
-// ---- Views ------------------------------------------------------------------------------------------------------------
-
-bool give_view(
-    SymbolicCall& call,
-    Outputs& outputs,
-    c10::SymIntArrayRef sizes,
-    c10::SymIntArrayRef strides,
-    const c10::SymInt& offset) {
-  outputs.emplace_back(symbolic_view(call.tensor(0), sizes, strides, offset));
-  return true;
-}
-
-bool same_view(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  return give_view(call, outputs, self.sym_sizes(), self.sym_strides(), self.sym_storage_offset());
-}
-
-// (self, size)
-bool view(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  if (call.arg(1).isInt()) {
-    return false;  // view(dtype)
-  }
-  const Sizes sizes = at::infer_size_dv(call.integers(1), self.sym_numel());
-  const std::optional<Sizes> strides = at::detail::computeStride(self.sym_sizes(), self.sym_strides(), sizes);
-  TORCH_CHECK(
-      strides,
-      "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
-      "contiguous subspaces). Use .reshape(...) instead.");
-  return give_view(call, outputs, sizes, *strides, self.sym_storage_offset());
-}
-
-bool permuted(SymbolicCall& call, Outputs& outputs, c10::ArrayRef<int64_t> order) {
-  const at::Tensor self = call.tensor(0);
-  Sizes sizes;
-  Sizes strides;
-  for (const int64_t dim : order) {
-    sizes.push_back(self.sym_size(dim));
-    strides.push_back(self.sym_stride(dim));
-  }
-  return give_view(call, outputs, sizes, strides, self.sym_storage_offset());
-}
-
-std::vector<int64_t> identity(int64_t rank) {
-  std::vector<int64_t> order(rank);
-  for (int64_t i = 0; i < rank; ++i) {
-    order[i] = i;
-  }
-  return order;
-}
-
-bool permute(SymbolicCall& call, Outputs& outputs) {
-  const int64_t rank = call.tensor(0).dim();
-  std::vector<int64_t> order = call.arg(1).toIntVector();
-  if (static_cast<int64_t>(order.size()) != rank) {
-    return false;
-  }
-  std::vector<bool> seen(rank, false);
-  for (int64_t& dim : order) {
-    dim = c10::maybe_wrap_dim(dim, rank);
-    if (seen[dim]) {
-      return false;
-    }
-    seen[dim] = true;
-  }
-  return permuted(call, outputs, order);
-}
-
-// (self, dim0, dim1)
-bool transpose(SymbolicCall& call, Outputs& outputs) {
-  const int64_t rank = call.tensor(0).dim();
-  std::vector<int64_t> order = identity(rank);
-  if (rank > 0) {
-    std::swap(
-        order[c10::maybe_wrap_dim(call.arg(1).toInt(), rank)], order[c10::maybe_wrap_dim(call.arg(2).toInt(), rank)]);
-  }
-  return permuted(call, outputs, order);
-}
-
-bool transpose_matrix(SymbolicCall& call, Outputs& outputs) {
-  const int64_t rank = call.tensor(0).dim();
-  if (rank > 2) {
-    return false;
-  }
-  std::vector<int64_t> order = identity(rank);
-  std::reverse(order.begin(), order.end());
-  return permuted(call, outputs, order);
-}
-
-// (self, dim)
-bool unsqueeze(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  Sizes sizes = sizes_of(self);
-  Sizes strides = strides_of(self);
-  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim() + 1);
-  const c10::SymInt stride = dim >= self.dim() ? c10::SymInt(1) : sizes[dim] * strides[dim];
-  sizes.insert(sizes.begin() + dim, c10::SymInt(1));
-  strides.insert(strides.begin() + dim, stride);
-  return give_view(call, outputs, sizes, strides, self.sym_storage_offset());
-}
-
-// (self), (self, dim) or (self, dims)
-bool squeeze(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  const int64_t rank = self.dim();
-  std::vector<bool> is_asked(rank, call.call.num_args() == 1);
-  if (call.call.num_args() > 1 && rank > 0) {
-    const c10::IValue& dims = call.arg(1);
-    for (const int64_t dim : dims.isInt() ? std::vector<int64_t>{dims.toInt()} : dims.toIntVector()) {
-      is_asked[c10::maybe_wrap_dim(dim, rank)] = true;
+// Lists, element by element: foreach and fused optimizers. What is in the same place of every list takes part together.
+bool element_by_element(SymbolicCall& call) {
+  std::vector<std::vector<at::Tensor>> lists;
+  std::vector<at::Tensor> singles;
+  for (size_t i = 0; i < call.call.num_args(); ++i) {
+    const c10::IValue& value = call.arg(i);
+    if (value.isTensorList()) {
+      lists.push_back(value.toTensorVector());
+    } else if (value.isTensor() && value.toTensor().defined()) {
+      singles.push_back(value.toTensor());
     }
   }
-  Sizes sizes;
-  Sizes strides;
-  for (int64_t dim = 0; dim < rank; ++dim) {
-    if (!is_asked[dim] || !is_one(self.sym_size(dim))) {
-      sizes.push_back(self.sym_size(dim));
-      strides.push_back(self.sym_stride(dim));
-    }
-  }
-  return give_view(call, outputs, sizes, strides, self.sym_storage_offset());
-}
-
-// (self, size, implicit)
-bool expand(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  Sizes sizes = call.integers(1);
-  const int64_t added = static_cast<int64_t>(sizes.size()) - self.dim();
-  if (added < 0) {
-    return false;
-  }
-  Sizes strides(sizes.size(), c10::SymInt(0));
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t dim = static_cast<int64_t>(i) - added;
-    const bool is_kept = sizes[i].maybe_as_int() == std::optional<int64_t>(-1);
-    if (dim < 0) {
-      if (is_kept) {
+  call.guard_stride_order();
+  for (size_t i = 0; !lists.empty() && i < lists[0].size(); ++i) {
+    Sizes sizes;
+    for (const std::vector<at::Tensor>& list : lists) {
+      if (i < list.size() && !broadcast(sizes, list[i].sym_sizes())) {
         return false;
       }
-      continue;
     }
-    const c10::SymInt size = self.sym_size(dim);
-    if (is_kept) {
-      sizes[i] = size;
-      strides[i] = self.sym_stride(dim);
-    } else if (is_one(size) && !is_one(sizes[i])) {
-      strides[i] = 0;
-    } else if (guard(size.sym_eq(sizes[i]))) {
-      strides[i] = self.sym_stride(dim);
-    } else {
-      return false;  // the answer for numbers says what is wrong
+    for (const at::Tensor& single : singles) {
+      if (!broadcast(sizes, single.sym_sizes())) {
+        return false;
+      }
+    }
+    if (i < call.outputs.size()) {
+      call.outputs[i].dim() == 0 ? call.set_output(i, {}) : call.set_output(i, sizes);
+    } else if (call.outputs.empty() && !has_sizes(lists[0][i], sizes)) {
+      return false;
     }
   }
-  // New dimensions in front have the stride of what they contain, where they have one element.
-  for (int64_t i = added - 1; i >= 0; --i) {
-    if (is_one(sizes[i])) {
-      const auto next = static_cast<size_t>(i) + 1;
-      strides[i] = next < sizes.size() ? sizes[next] * strides[next] : c10::SymInt(1);
-    }
-  }
-  return give_view(call, outputs, sizes, strides, self.sym_storage_offset());
-}
-
-// (self, dim, index)
-bool select(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  if (self.dim() == 0) {
-    return false;
-  }
-  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
-  const c10::SymInt size = self.sym_size(dim);
-  const c10::SymInt asked = call.integer(2);
-  if (!guard(asked.sym_ge(-size)) || !guard(asked.sym_lt(size))) {
-    return false;
-  }
-  const c10::SymInt index = from_the_start(asked, size);
-  Sizes sizes = sizes_of(self);
-  Sizes strides = strides_of(self);
-  const c10::SymInt offset = self.sym_storage_offset() + index * strides[dim];
-  sizes.erase(sizes.begin() + dim);
-  strides.erase(strides.begin() + dim);
-  return give_view(call, outputs, sizes, strides, offset);
-}
-
-// (self, dim, start, end, step)
-bool slice(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  if (self.dim() == 0) {
-    return false;
-  }
-  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
-  const c10::SymInt size = self.sym_size(dim);
-  const c10::SymInt step = call.integer(4);
-  if (!guard(step.sym_gt(0))) {
-    return false;
-  }
-  // By decisions where sizes have hints, and by the minimum and maximum that Python computes where they have none.
-  const auto bounded = [&](const c10::SymInt& asked, const c10::SymInt& low) {
-    c10::SymInt place = from_the_start(asked, size);
-    const std::optional<bool> is_below = decided(place.sym_lt(low));
-    if (is_below == std::optional(true)) {
-      return low;
-    }
-    if (!is_below) {
-      place = place.max(low);
-    }
-    const std::optional<bool> is_above = decided(place.sym_gt(size));
-    return is_above == std::optional(true) ? size : is_above ? place : place.min(size);
-  };
-  const c10::SymInt start = call.arg(2).isNone() ? c10::SymInt(0) : bounded(call.integer(2), 0);
-  const bool to_the_end = call.arg(3).isNone() || call.integer(3).maybe_as_int() == std::optional(INT64_MAX);
-  const c10::SymInt end = to_the_end ? size : bounded(call.integer(3), start);
-  Sizes sizes = sizes_of(self);
-  Sizes strides = strides_of(self);
-  sizes[dim] = (end - start + step - 1) / step;
-  const c10::SymInt offset = self.sym_storage_offset() + start * strides[dim];
-  strides[dim] = strides[dim] * step;
-  return give_view(call, outputs, sizes, strides, offset);
-}
-
-// (self, size, stride, storage_offset)
-bool as_strided(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  return give_view(
-      call,
-      outputs,
-      call.integers(1),
-      call.integers(2),
-      call.arg(3).isNone() ? self.sym_storage_offset() : call.integer(3));
-}
-
-// (self, dim): as many views as the dimension has elements.
-bool unbind(SymbolicCall& call, Outputs& outputs) {
-  const at::Tensor self = call.tensor(0);
-  if (self.dim() == 0) {
-    return false;
-  }
-  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim());
-  Sizes sizes = sizes_of(self);
-  Sizes strides = strides_of(self);
-  const int64_t count = sizes[dim].guard_int(__FILE__, __LINE__);
-  const c10::SymInt stride = strides[dim];
-  sizes.erase(sizes.begin() + dim);
-  strides.erase(strides.begin() + dim);
-  c10::List<at::Tensor> views;
-  for (int64_t i = 0; i < count; ++i) {
-    views.push_back(symbolic_view(self, sizes, strides, self.sym_storage_offset() + i * stride));
-  }
-  outputs.emplace_back(std::move(views));
-  return true;
-}
-
-// The same view of itself: squeeze_.
-template <SymbolicView kView>
-bool in_place(SymbolicCall& call, Outputs& outputs) {
-  Outputs views;
-  if (!kView(call, views)) {
-    return false;
-  }
-  const at::Tensor self = call.tensor(0);
-  const at::Tensor view = views[0].toTensor();
-  if (!view.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
-    return false;  // a tensor that was symbolic cannot become plain
-  }
-  c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(view.sym_sizes(), view.sym_strides(), view.sym_storage_offset());
-  impl->bump_version();
-  outputs.emplace_back(self);
   return true;
 }
 
 // ---- The table --------------------------------------------------------------------------------------------------------
 
-struct Row {
-  const char* names;
-  SymbolicRules rules;
-};
-
 constexpr Row kRows[] = {
-    {"view _unsafe_view _reshape_alias", {nullptr, &view}},
-    {"alias detach", {nullptr, &same_view}},
-    {"permute", {nullptr, &permute}},
-    {"transpose.int", {nullptr, &transpose}},
-    {"t", {nullptr, &transpose_matrix}},
-    {"unsqueeze", {nullptr, &unsqueeze}},
-    {"squeeze", {nullptr, &squeeze}},
-    {"expand", {nullptr, &expand}},
-    {"select.int", {nullptr, &select}},
-    {"slice.Tensor", {nullptr, &slice}},
-    {"as_strided", {nullptr, &as_strided}},
-    {"unbind", {nullptr, &unbind}},
-    {"squeeze_", {nullptr, &in_place<&squeeze>}},
-    {"unsqueeze_", {nullptr, &in_place<&unsqueeze>}},
-    {"t_", {nullptr, &in_place<&transpose_matrix>}},
-    {"transpose_", {nullptr, &in_place<&transpose>}},
-    {"as_strided_", {nullptr, &in_place<&as_strided>}},
-    {"mm bmm", {&multiply, nullptr}},
-    {"addmm addmm_ baddbmm baddbmm_", {&multiply_and_add, nullptr}},
+    {"mm bmm", &multiply},
+    {"addmm addmm_ baddbmm baddbmm_", &multiply_and_add},
     {"sum mean amax amin prod any all argmax argmin max.dim min.dim var.correction std.correction var_mean.correction "
      "logsumexp nansum count_nonzero",
-     {&reduction, nullptr}},
+     &reduction},
     {"_softmax _log_softmax cumsum cumprod clone _to_copy empty_like zeros_like ones_like full_like rand_like "
      "randn_like "
      "tril triu native_dropout fill_ zero_ normal_ uniform_ bernoulli_.float sort flip",
-     {&like_first, nullptr}},
+     &like_first},
     {"empty.memory_format zeros ones full rand randn new_empty new_zeros new_ones new_full select_backward "
-     "slice_backward",
-     {&as_asked, nullptr}},
-    {"native_layer_norm", {&layer_norm, nullptr}},
-    {"embedding", {&embedding, nullptr}},
-    {"embedding_dense_backward", {&embedding_backward, nullptr}},
-    {"cat", {&concatenate, nullptr}},
-    {"stack", {&stack, nullptr}},
-    {"index_select", {&index_select, nullptr}},
-    {"index.Tensor _unsafe_index", {&index, nullptr}},
-    {"_scaled_dot_product_flash_attention_for_cpu", {&attention, nullptr}},
-    {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", {&pointwise, nullptr}},
+     "slice_backward diagonal_backward",
+     &as_asked},
+    {"native_layer_norm", &layer_norm},
+    {"resize_", &resize, Use::kHintsOnly},
+    {"embedding", &embedding},
+    {"embedding_dense_backward", &embedding_backward},
+    {"cat", &concatenate},
+    {"stack", &stack},
+    {"index_select", &index_select},
+    {"index.Tensor _unsafe_index", &index},
+    {"_scaled_dot_product_flash_attention_for_cpu", &attention},
+    {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", &pointwise},
 };
 
 // Tags say so of operators that return something new; of one that works in place, the other one's is asked.
@@ -645,30 +361,34 @@ bool is_pointwise(const OpTraits& traits) {
   return functional && OpTraits::of(*functional).is_pointwise;
 }
 
-SymbolicRules find_rules(const OpTraits& traits) {
+SymbolicRules find_rule(const OpTraits& traits) {
   thread_local ska::flat_hash_map<const OpTraits*, SymbolicRules> known;
   if (const auto found = known.find(&traits); found != known.end()) {
     return found->second;
   }
   SymbolicRules rules;
-  if (traits.has_out) {
-    return rules;  // an out= argument with numbers for sizes would be resized without a guard
-  }
   const std::string_view library = std::string_view(traits.name).substr(0, traits.name.find("::"));
-  for (const Row& row : kRows) {
-    if (traits.is_aten && names_operator(row.names, library, traits.base_name(), traits.overload)) {
-      rules = row.rules;
+  for (const c10::ArrayRef<Row> rows : {c10::ArrayRef<Row>(kRows), views()}) {
+    for (const Row& row : rows) {
+      if (traits.is_aten && names_operator(row.names, library, traits.base_name(), traits.overload)) {
+        rules = {row.rule, row.use};
+      }
     }
   }
-  if (rules.rule == nullptr && rules.view == nullptr && traits.is_aten && is_pointwise(traits) && !traits.is_foreach) {
-    rules.rule = &pointwise;
+  const bool is_optimizer = traits.is_aten && traits.base_name().substr(0, 7) == "_fused_";
+  if (rules.rule == nullptr && (traits.is_foreach || is_optimizer)) {
+    rules = {&element_by_element, Use::kHintsOnly};
+  } else if (rules.rule == nullptr && traits.is_aten && is_pointwise(traits)) {
+    rules = {&pointwise, Use::kFresh};
   }
   known.emplace(&traits, rules);
   return rules;
 }
 
-[[maybe_unused]] const bool g_is_set = (set_symbolic_rules(&find_rules), true);
+[[maybe_unused]] const bool g_is_set = (set_symbolic_rules(&find_rule), true);
 
 }  // namespace
+
+}  // namespace symbolic_rules
 
 }  // namespace torchfake

@@ -101,13 +101,10 @@ void ShapeEnv::forget_memos() {
 }
 
 ExprPtr ShapeEnv::simplify(ExprPtr expr) {
-  if (expr->symbols.empty()) {
+  if (expr->symbols.empty() || !replaces_.load(std::memory_order_acquire)) {
     return expr;
   }
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (replacements_.empty()) {
-    return expr;
-  }
   if (const auto found = simplify_memo_.find(expr); found != simplify_memo_.end()) {
     return found->second;
   }
@@ -458,6 +455,7 @@ void ShapeEnv::add_replacement(ExprPtr from, ExprPtr to) {
     }
   }
   table[from] = to;
+  replaces_.store(!replacements_.empty(), std::memory_order_release);
   forget_memos();
   std::set<ExprPtr> facts;
   facts.swap(facts_);

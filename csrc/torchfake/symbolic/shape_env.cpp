@@ -14,7 +14,6 @@ namespace {
 std::atomic<bool> g_exist{false};
 
 thread_local const std::string* t_asking = nullptr;
-thread_local DecisionLog* t_log = nullptr;
 
 bool is_identifier(const std::string& name) {
   const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; };
@@ -31,30 +30,6 @@ AskingOperator::AskingOperator(const std::string& op) : before_(t_asking) {
 
 AskingOperator::~AskingOperator() {
   t_asking = before_;
-}
-
-DecisionLog::DecisionLog() : around_(t_log) {
-  t_log = this;
-}
-
-DecisionLog::~DecisionLog() {
-  t_log = around_;
-  if (around_ != nullptr) {
-    around_->decisions.insert(around_->decisions.end(), decisions.begin(), decisions.end());
-    around_->made_symbols |= made_symbols;
-  }
-}
-
-void DecisionLog::note_new_symbol() {
-  if (t_log != nullptr) {
-    t_log->made_symbols = true;
-  }
-}
-
-void DecisionLog::note(const Decision& decision) {
-  if (t_log != nullptr) {
-    t_log->decisions.push_back(decision);
-  }
 }
 
 bool ShapeEnv::exist() noexcept {
@@ -108,7 +83,6 @@ ExprPtr ShapeEnv::create_symbol(Value hint, const std::string& name, const std::
         " here; equal names need equal sizes");
     return found->second;
   }
-  DecisionLog::note_new_symbol();
   SymbolInfo info;
   info.name = name.empty() ? fresh_name(hint.type == ValueType::kFloat ? "zf" : "s", sizes_made_) : name;
   info.source = source;
@@ -173,29 +147,25 @@ bool ShapeEnv::decide(ExprPtr expr, Asking asking) {
     return expr->number != 0;
   }
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  const auto answer = [&](bool result) {
-    DecisionLog::note({asking, expr, result});
-    return result;
-  };
   if (const std::optional<bool> result = known(for_decision(expr))) {
-    return answer(*result);
+    return *result;
   }
   if (asking == Asking::kStatically) {
-    return answer(false);
+    return false;
   }
   const ExprPtr asked = simplify(expr);
   if (!asked->has_hint || !is_backed(asked)) {
     if (asking == Asking::kOrFalse || asking == Asking::kOrTrue) {
-      return answer(asking == Asking::kOrTrue);
+      return asking == Asking::kOrTrue;
     }
     if (asking == Asking::kExpected) {
       record(asked, assertions_);
       learn(asked);
-      return answer(true);
+      return true;
     }
     if (asking == Asking::kSizeOblivious) {
       if (const std::optional<bool> result = known_if_sizes_are_large(asked)) {
-        return answer(*result);
+        return *result;
       }
     }
     refuse_unbacked(asked);
@@ -204,7 +174,40 @@ bool ShapeEnv::decide(ExprPtr expr, Asking asking) {
   const ExprPtr fact = result ? asked : pool_.logical_not(asked);
   record(fact, guards_);
   learn(fact);
-  return answer(result);
+  return result;
+}
+
+std::optional<bool> ShapeEnv::peek(ExprPtr expr, Asking asking) {
+  if (expr->op == Op::kBool) {
+    return expr->number != 0;
+  }
+  std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (const std::optional<bool> result = known(for_decision(expr))) {
+    return result;
+  }
+  if (asking == Asking::kStatically) {
+    return false;
+  }
+  const ExprPtr asked = simplify(expr);
+  if (asked->has_hint && is_backed(asked)) {
+    return asked->hint.integer != 0;
+  }
+  switch (asking) {
+    case Asking::kOrFalse:
+    case Asking::kOrTrue:
+      return asking == Asking::kOrTrue;
+    case Asking::kExpected:
+      return true;
+    case Asking::kSizeOblivious:
+      return known_if_sizes_are_large(asked);
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Value> ShapeEnv::hint(ExprPtr expr) {
+  const ExprPtr simple = simplify(expr);
+  return simple->has_hint ? std::optional(simple->hint) : std::nullopt;
 }
 
 std::optional<bool> ShapeEnv::statically_known(ExprPtr expr) {

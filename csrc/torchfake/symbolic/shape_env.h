@@ -43,13 +43,6 @@ struct SymbolInfo {
   bool is_size = false;  // without a hint: used as a size
 };
 
-// A decision that a call asked for. See Note [Symbolic outcomes].
-struct Decision {
-  Asking asking;
-  ExprPtr expr;
-  bool answer;
-};
-
 // Thread-safe. Expressions belong to the environment's pool and live as long as it does.
 class ShapeEnv {
  public:
@@ -59,7 +52,7 @@ class ShapeEnv {
   };
   ShapeEnv();
   explicit ShapeEnv(Options options);
-  ~ShapeEnv();
+  virtual ~ShapeEnv();
   ShapeEnv(const ShapeEnv&) = delete;
   ShapeEnv& operator=(const ShapeEnv&) = delete;
   ShapeEnv(ShapeEnv&&) = delete;
@@ -103,17 +96,21 @@ class ShapeEnv {
   std::optional<Value> example(ExprPtr expr);
 
   // Decides a boolean. Throws UnbackedSymbolError where that takes a hint and there is none.
-  bool decide(ExprPtr expr, Asking asking);
+  virtual bool decide(ExprPtr expr, Asking asking);
   // Without recording anything.
   std::optional<bool> statically_known(ExprPtr expr);
   // The value, with a guard that it is this one.
-  int64_t guard_int(ExprPtr expr);
-  double guard_float(ExprPtr expr);
+  virtual int64_t guard_int(ExprPtr expr);
+  virtual double guard_float(ExprPtr expr);
+  // The value where symbols have their hints; nothing where one has none.
+  virtual std::optional<Value> hint(ExprPtr expr);
   // Makes it a fact, as an assertion for run time. Throws c10::ValueError if it is known to be wrong.
   void constrain_range(ExprPtr expr, Range range);
   void mark_as_size(ExprPtr expr);
 
   Range range(ExprPtr expr);
+  // What decide() would answer. Records nothing, and never throws; nothing where decide() would.
+  std::optional<bool> peek(ExprPtr expr, Asking asking);
   // With what is known to be equal in its place.
   ExprPtr simplify(ExprPtr expr);
   // Advances whenever simplify() may say something else.
@@ -137,10 +134,12 @@ class ShapeEnv {
   void restore(const std::vector<SymbolInfo>& symbols, const std::vector<std::optional<Value>>& hints);
   void restore_facts(const std::vector<Guard>& guards, const std::vector<Guard>& assertions);
 
+ protected:
+  ExprPtr add_symbol(Value hint, bool has_hint, SymbolInfo info);
+
  private:
   struct NamedValues;
   std::string fresh_name(const char* prefix, size_t& count);
-  ExprPtr add_symbol(Value hint, bool has_hint, SymbolInfo info);
   ExprPtr for_decision(ExprPtr expr);
   std::optional<bool> known(ExprPtr expr);  // of the form for decisions
   std::optional<bool> known_comparison(ExprPtr expr);
@@ -177,6 +176,7 @@ class ShapeEnv {
   ska::flat_hash_map<ExprPtr, Range> range_memo_;
   ska::flat_hash_map<ExprPtr, ExprPtr> simplify_memo_;
   std::atomic<uint64_t> generation_{0};
+  std::atomic<bool> replaces_{false};  // whether `replacements_` has any
 };
 
 // While one lives, symbols that this thread makes are bound to nothing: they are not among the pending ones.
@@ -204,26 +204,6 @@ class AskingOperator {
 
  private:
   const std::string* before_;
-};
-
-// While one lives, it collects the decisions of this thread that are no matter of course. Nested ones pass theirs on.
-class DecisionLog {
- public:
-  DecisionLog();
-  ~DecisionLog();
-  DecisionLog(const DecisionLog&) = delete;
-  DecisionLog& operator=(const DecisionLog&) = delete;
-  DecisionLog(DecisionLog&&) = delete;
-  DecisionLog& operator=(DecisionLog&&) = delete;
-
-  static void note(const Decision& decision);
-  static void note_new_symbol();
-
-  std::vector<Decision> decisions;
-  bool made_symbols = false;  // symbols that are not in the call's arguments
-
- private:
-  DecisionLog* const around_;
 };
 
 }  // namespace torchfake

@@ -47,8 +47,8 @@ void set_node_unwrapper(NodeUnwrapper unwrap) {
 }
 
 SymExprNode* as_expr_node(c10::SymNodeImpl* node) {
-  if (auto* expr = dynamic_cast<SymExprNode*>(node)) {
-    return expr;
+  if (node != nullptr && typeid(*node) == typeid(SymExprNode)) {
+    return static_cast<SymExprNode*>(node);
   }
   const NodeUnwrapper unwrap = g_unwrap.load(std::memory_order_acquire);
   return unwrap == nullptr || node == nullptr ? nullptr : dynamic_cast<SymExprNode*>(unwrap(node));
@@ -92,8 +92,7 @@ bool statically_equal(const c10::SymInt& a, const c10::SymInt& b) {
 }
 
 std::optional<Value> SymExprNode::hint() const {
-  const ExprPtr simple = expr();
-  return simple->has_hint ? std::optional(simple->hint) : std::nullopt;
+  return env_->hint(expr_);
 }
 
 c10::SymNode SymExprNode::wrap(ExprPtr expr) const {
@@ -482,7 +481,7 @@ bool SymExprNode::bool_() {
 }
 
 bool SymExprNode::has_hint() {
-  return expr()->has_hint;
+  return env_->hint(expr_).has_value();
 }
 
 std::string SymExprNode::str() {

@@ -31,7 +31,6 @@ bool IgnoredSymbols::active() noexcept {
 
 ExprPtr ShapeEnv::create_unbacked(ValueType type, bool is_size, const std::string& source) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  DecisionLog::note_new_symbol();
   SymbolInfo info;
   info.name = type == ValueType::kFloat ? fresh_name("zuf", unbacked_floats_made_) : fresh_name("u", unbacked_made_);
   info.source = source;

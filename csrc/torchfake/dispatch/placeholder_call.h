@@ -1,0 +1,31 @@
+// The arguments of a call with symbolic sizes on placeholders. See Note [Placeholders].
+#pragma once
+
+#include <torchfake/core/call.h>
+#include <torchfake/symbolic/placeholder_env.h>
+
+namespace torchfake {
+
+// The call with a placeholder for every symbol: stand-ins for fakes, and numbers that are expressions of placeholders.
+class PlaceholderCall {
+ public:
+  // Stand-ins belong to `mode`.
+  PlaceholderCall(const Call& call, const Placeholders& placeholders, ModePtr mode);
+
+  torch::jit::Stack stack;
+
+  // The placeholders' expression for a number of the call.
+  c10::SymInt size_of(const c10::SymInt& value) const;
+
+ private:
+  c10::IValue argument_for(const c10::IValue& value);
+  at::Tensor stand_in_for(const at::Tensor& tensor);
+  c10::Storage storage_like(const c10::Storage& storage, c10::Device device);
+
+  const Placeholders& placeholders_;
+  const ModePtr mode_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;
+  std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;
+};
+
+}  // namespace torchfake

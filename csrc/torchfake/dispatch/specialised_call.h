@@ -1,0 +1,49 @@
+// A call with symbolic sizes whose symbols become the numbers that they have now. See Note [Symbolic calls].
+#pragma once
+
+#include <torchfake/core/call.h>
+
+namespace torchfake {
+
+// Visits every tensor among the values, undefined ones too.
+template <typename Visit>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) {
+      visit(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        visit(tensor);
+      }
+    }
+  }
+}
+
+// Replaces the arguments on the stack by these values, with `replaced` in the place of every defined tensor.
+template <typename Replace>
+void give_back(Call& call, c10::ArrayRef<c10::IValue> values, const Replace& replaced) {
+  torch::jit::drop(*call.stack, call.num_args());
+  for (const c10::IValue& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) {
+      call.stack->emplace_back(replaced(value.toTensor()));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        list.push_back(tensor.defined() ? replaced(tensor) : tensor);
+      }
+      call.stack->emplace_back(std::move(list));
+    } else {
+      call.stack->push_back(value);
+    }
+  }
+}
+
+// Guards every symbolic number among the arguments to be what it stands at. Throws UnbackedSymbolError for a symbol without
+// a hint.
+void specialise(const Call& call);
+
+// Specialises, and answers the call with the numbers. Of calls without a rule, and of those whose outcome no entry can
+// describe: they replace a storage, or return views that share one.
+void answer_specialised(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
+
+}  // namespace torchfake
