@@ -284,6 +284,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeQuantizedImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version_counter,
     bool allow_tensor_metadata_change) const {
   return python_sees_detach(key_set_)
+      // Not the base's, which makes a real one.  NOLINTNEXTLINE(bugprone-parent-virtual-call)
       ? TensorImpl::shallow_copy_and_detach(version_counter, allow_tensor_metadata_change)
       : copy_and_detach(version_counter, allow_tensor_metadata_change);
 }
@@ -292,6 +293,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeQuantizedImpl::shallow_copy_and_detach(
     c10::VariableVersion&& version_counter,
     bool allow_tensor_metadata_change) const {
   return python_sees_detach(key_set_)
+      // NOLINTNEXTLINE(bugprone-parent-virtual-call)
       ? TensorImpl::shallow_copy_and_detach(std::move(version_counter), allow_tensor_metadata_change)
       : copy_and_detach(std::move(version_counter), allow_tensor_metadata_change);
 }

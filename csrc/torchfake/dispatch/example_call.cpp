@@ -75,18 +75,21 @@ bool answer_by_view(Call& call, SymbolicRule rule) {
   }
   const auto none = [](const at::Tensor& tensor) { return tensor; };
   if (call.traits.mutates) {
-    const Geometry& geometry = *symbolic.geometries.at(0);
-    if (!is_symbolic(geometry)) {
+    const std::optional<Geometry>& geometry = symbolic.geometries.at(0);
+    if (!geometry.has_value() || !is_symbolic(*geometry)) {
       return false;  // a tensor that was symbolic cannot become plain
     }
     c10::TensorImpl* impl = base.unsafeGetTensorImpl();
-    impl->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+    impl->set_sizes_and_strides(geometry->sizes, geometry->strides, geometry->offset);
     impl->bump_version();
     give_back(call, {c10::IValue(base)}, none);
     return true;
   }
   c10::List<at::Tensor> views;
   for (const std::optional<Geometry>& geometry : symbolic.geometries) {
+    if (!geometry.has_value()) {
+      return false;
+    }
     views.push_back(view_of(base, *geometry));
   }
   const bool is_list = call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType;
@@ -128,10 +131,10 @@ bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicRule rule, Answer a
   }
   numbers->settle();
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (is_fresh[i] && is_symbolic(*symbolic.geometries[i])) {
-      const Geometry& geometry = *symbolic.geometries[i];
+    const std::optional<Geometry>& geometry = symbolic.geometries[i];
+    if (is_fresh[i] && geometry.has_value() && is_symbolic(*geometry)) {
       forget_known_bytes(outputs[i].storage().unsafeGetStorageImpl());  // of other sizes, there would be others
-      outputs[i].unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+      outputs[i].unsafeGetTensorImpl()->set_sizes_and_strides(geometry->sizes, geometry->strides, geometry->offset);
     }
   }
   give_back(call, numbers->stack, [&](const at::Tensor& tensor) { return numbers->original_of(tensor); });

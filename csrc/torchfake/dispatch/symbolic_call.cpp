@@ -188,8 +188,9 @@ std::unique_ptr<SymbolicOutcome> work_out(
   outcome->outputs.resize(at_hints.outputs.size());
   outcome->changes.resize(at_hints.changes.size());
   for (size_t i = 0; i < at_hints.changes.size(); ++i) {
-    if (at_hints.changes[i].geometry) {
-      outcome->changes[i] = of_numbers(*at_hints.changes[i].geometry);
+    const std::optional<Geometry>& geometry = at_hints.changes[i].geometry;
+    if (geometry.has_value()) {
+      outcome->changes[i] = of_numbers(*geometry);
     }
   }
   if (key.env() == nullptr) {

@@ -66,8 +66,9 @@ class Filling {
         c10::asIntArrayRefSlowOpt(sizes) && c10::asIntArrayRefSlowOpt(strides) && !offset.is_heap_allocated();
     if (is_plain && tensor.has_symbolic_sizes_strides() && !sizes.empty()) {
       // A tensor that was symbolic stays so: PyTorch has no way back.
-      if (const ShapeEnvPtr env = env_of(tensor)) {
-        const ExprPtr number = env->pool().integer(*sizes[0].maybe_as_int());
+      const std::optional<int64_t> first = sizes[0].maybe_as_int();
+      if (const ShapeEnvPtr env = env_of(tensor); env && first.has_value()) {
+        const ExprPtr number = env->pool().integer(*first);
         sizes[0] = c10::SymInt(c10::SymNode(c10::make_intrusive<SymExprNode>(env, number)));
       }
     }
@@ -170,13 +171,15 @@ void SymbolicOutcome::replay(Call& call, const SymbolicKey& key, const ModePtr& 
     for (uint32_t bump = 0; bump < change.version_bumps; ++bump) {
       tensor.bump_version();
     }
-    if (changes[i]) {
+    const std::optional<SymbolicGeometry>& symbolic = changes[i];
+    const std::optional<Geometry>& at_hints = change.geometry;
+    if (symbolic.has_value() && at_hints.has_value()) {
       c10::StorageImpl* storage = tensor.storage_impl();
-      if (storage != nullptr && bytes_now(*storage) != change.geometry->nbytes) {
-        resize_storage(storage, change.geometry->nbytes);
-        set_symbolic_bytes(storage, tensor.claimed_device(), filling.of(changes[i]->nbytes));
+      if (storage != nullptr && bytes_now(*storage) != at_hints->nbytes) {
+        resize_storage(storage, at_hints->nbytes);
+        set_symbolic_bytes(storage, tensor.claimed_device(), filling.of(symbolic->nbytes));
       }
-      filling.give(tensor, *changes[i]);
+      filling.give(tensor, *symbolic);
     }
   }
   torch::jit::drop(*call.stack, call.num_args());

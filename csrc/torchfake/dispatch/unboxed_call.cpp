@@ -65,9 +65,8 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
   FakeTensorImpl* fake = as_fake(tensor);
   const auto arg = static_cast<uint16_t>(&facts - traits_.args.begin());
   tensors_.push_back({tensor, fake, arg, 0, facts.is_written, facts.is_out});
-  if (C10_UNLIKELY(traits_.reads_storage && fake != nullptr && has_symbolic_bytes(*fake))) {
-    possible_ = false;
-  } else if (C10_LIKELY(fake != nullptr && fake->has_plain_geometry())) {
+  if (C10_LIKELY(
+          fake != nullptr && fake->has_plain_geometry() && !(traits_.reads_storage && has_symbolic_bytes(*fake)))) {
     if (mode_ == nullptr) {
       mode_ = &fake->mode();
     } else {
