@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _OURS = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 _LIBRARY = sysconfig.get_paths()["stdlib"]
+#: Code without a file that is not the program's: of importlib, torch.fx, dataclasses. `<stdin>` is the program's.
+_GENERATED = ("<frozen", "<eval_with_key", "<string", "<__")
 
 #: What reads a value, by the instruction at which the program stands.
 _BY_INSTRUCTION = {
@@ -36,7 +38,7 @@ _BY_INSTRUCTION = {
 
 def is_of_a_library(file: str) -> bool:
     """Whether a file belongs to Python, PyTorch or torchfake, or is none."""
-    return file.startswith((_OURS, _TORCH, "<")) or (file.startswith(_LIBRARY) and "site-packages" not in file)
+    return file.startswith((_OURS, _TORCH, *_GENERATED)) or (file.startswith(_LIBRARY) and "site-packages" not in file)
 
 
 def frame_of_program() -> FrameType | None:
@@ -44,7 +46,7 @@ def frame_of_program() -> FrameType | None:
     innermost = None
     for frame, _ in traceback.walk_stack(sys._current_frames()[threading.get_ident()]):
         file = frame.f_code.co_filename
-        if file.startswith((_OURS, _TORCH, "<")):
+        if file.startswith((_OURS, _TORCH, *_GENERATED)):
             continue
         if not file.startswith(_LIBRARY) or "site-packages" in file:
             return frame
