@@ -167,3 +167,12 @@ def test_batch_sizes_have_to_be_on_the_cpu() -> None:
         torch.ops.aten.gru.data(
             R(3, 2), torch.ones(3, dtype=torch.int64), R(1, 1, 2), [R(6, 2), R(6, 2)], False, 1, 0.0, False, False
         )
+
+
+def test_weights_of_samples_go_with_sums_alone() -> None:
+    with fake_mode():
+        places = torch.zeros(3, dtype=torch.long)
+        with pytest.raises(RuntimeError, match=r"per_sample_weights go with mode 0 \(sum\), got mode 1"):
+            torch.ops.aten._embedding_bag_sparse_backward(
+                torch.rand(1, 200), places, places[:1], places, places[:1], 3, False, 1, torch.ones(3)
+            )

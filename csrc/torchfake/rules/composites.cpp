@@ -2,6 +2,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_ctc_loss.h>
+#include <ATen/ops/_embedding_bag_sparse_backward_ops.h>
 #include <ATen/ops/_pad_packed_sequence_ops.h>
 #include <ATen/ops/_reshape_from_tensor_ops.h>
 #include <ATen/ops/_saturate_weight_to_fp16_ops.h>
@@ -393,6 +394,15 @@ bool affine_grid_generator_backward(const Call& call) {
   return true;
 }
 
+// _embedding_bag_sparse_backward(grad, ..., mode, per_sample_weights, padding_idx). The decomposition asserts it.
+bool embedding_bag_sparse_backward(const Call& call) {
+  TORCH_CHECK(
+      !call.arg(8).isTensor() || call.arg(7).toInt() == 0,
+      "_embedding_bag_sparse_backward: per_sample_weights go with mode 0 (sum), got mode ",
+      call.arg(7).toInt());
+  return false;
+}
+
 // _shape_as_tensor(self): numbers that are known, on the CPU wherever the tensor is.
 bool shape_as_tensor(const Call& call) {
   const ModePtr* mode = call.find_mode();
@@ -579,6 +589,7 @@ void add_all(torch::Library& library) {
   add<ops::grid_sampler, &grid_sampler>(library);
   add<ops::_pad_packed_sequence, &pad_packed_sequence>(library);
   add<ops::affine_grid_generator_backward, &affine_grid_generator_backward>(library);
+  add<ops::_embedding_bag_sparse_backward, &embedding_bag_sparse_backward>(library);
   add<ops::_shape_as_tensor, &shape_as_tensor>(library);
   add<ops::_reshape_from_tensor, &of_data_in_memory>(library);
   add<ops::_validate_sparse_coo_tensor_args, &of_data_in_memory>(library);
