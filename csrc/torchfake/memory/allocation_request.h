@@ -1,0 +1,31 @@
+// What the allocator model is looking for while it allocates.
+#pragma once
+
+#include <torchfake/memory/block.h>
+
+namespace torchfake::memory {
+
+constexpr size_t kSmallSegment = 2 * kMiB;
+
+inline size_t round_up(size_t size, size_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
+struct CachingAllocator::Request {
+  size_t requested = 0;
+  size_t size = 0;  // rounded
+  size_t segment = 0;  // of a new segment
+  c10::StreamId stream = 0;
+  BlockPool* pool = nullptr;
+  bool expandable = false;
+
+  Block key() const {
+    Block block;
+    block.stream = stream;
+    block.size = size;
+    block.registration = -1;
+    return block;
+  }
+};
+
+}  // namespace torchfake::memory

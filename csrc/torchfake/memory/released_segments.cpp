@@ -1,0 +1,149 @@
+// How the allocator model gives memory back to the card.
+#include <torchfake/memory/allocation_request.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace torchfake::memory {
+
+namespace {
+
+using Action = TraceEntry::Action;
+
+}  // namespace
+
+void CachingAllocator::collect_garbage() {
+  const auto threshold = static_cast<size_t>(config_.garbage_collection_threshold * static_cast<double>(*limit_));
+  if (total_ <= threshold) {
+    return;
+  }
+  const size_t target = total_ - threshold;
+  size_t total_age = 0;
+  size_t count = 0;
+  for (const Block* block : large_->free) {
+    if (!block->is_split()) {
+      total_age += static_cast<size_t>(large_->age(block));
+      ++count;
+    }
+  }
+  size_t reclaimed = 0;
+  for (bool has_freed = true; reclaimed < target && has_freed && count > 0;) {
+    // Those that have waited longest: as long as the average, or longer.
+    const double threshold_age = static_cast<double>(total_age) / static_cast<double>(count);
+    has_freed = false;
+    for (auto it = large_->free.begin(); it != large_->free.end();) {
+      Block* block = *it++;
+      const auto age = static_cast<size_t>(large_->age(block));
+      if (block->is_split() || block->expandable != nullptr || static_cast<double>(age) < threshold_age) {
+        continue;
+      }
+      has_freed = true;
+      reclaimed += block->size;
+      total_age -= age;
+      --count;
+      release(block);
+    }
+  }
+}
+
+// Gives back enough blocks that are too large to be split.
+bool CachingAllocator::release_oversized(const Request& request) {
+  if (config_.max_split_size == std::numeric_limits<size_t>::max()) {
+    return false;
+  }
+  BlockPool& pool = *request.pool;
+  Block key = request.key();
+  key.size = std::max(key.size, config_.max_split_size);
+  auto it = pool.free.lower_bound(&key);
+  if (it != pool.free.end() && (*it)->stream == request.stream && (*it)->expandable == nullptr) {
+    release(*it);
+    return true;
+  }
+  size_t released = 0;
+  while (released < key.size && it != pool.free.begin()) {
+    Block* block = *std::prev(it);
+    if (block->size < config_.max_split_size || block->stream != request.stream) {
+      break;
+    }
+    if (block->expandable != nullptr) {
+      --it;
+      continue;
+    }
+    released += block->size;
+    release(block);
+  }
+  return released >= key.size;
+}
+
+bool CachingAllocator::release_cached() {
+  if (!is_capturing()) {
+    synchronize_events();
+    release_blocks(*large_);
+    release_blocks(*small_);
+  }
+  for (auto it = private_pools_.begin(); it != private_pools_.end();) {
+    PrivatePool& pool = *it->second;
+    if (!pool.is_released) {
+      ++it;
+      continue;
+    }
+    release_blocks(pool.small);
+    release_blocks(pool.large);
+    const bool is_empty = pool.segments == 0 && pool.small.unmapped.empty() && pool.large.unmapped.empty();
+    it = is_empty ? private_pools_.erase(it) : std::next(it);
+  }
+  return true;
+}
+
+void CachingAllocator::release_blocks(BlockPool& pool) {
+  std::vector<Block*> to_unmap;
+  for (auto it = pool.free.begin(); it != pool.free.end();) {
+    Block* block = *it++;
+    if (block->expandable != nullptr) {
+      to_unmap.push_back(block);
+    } else if (!block->is_split()) {
+      release(block);
+    }
+  }
+  for (Block* block : to_unmap) {
+    unmap(block);
+    if (!block->is_split() && !block->is_mapped) {
+      const auto segment = std::find_if(
+          expandable_.begin(), expandable_.end(), [&](const auto& one) { return one.get() == block->expandable; });
+      memory_.free_addresses((*segment)->address, (*segment)->size);
+      expandable_.erase(segment);
+      pool.unmapped.erase(block);
+      delete_block(block);
+    }
+  }
+}
+
+void CachingAllocator::release(Block* block) {
+  BlockPool& pool = *block->pool;
+  ++stats_.num_device_free;
+  trace(Action::kSegmentFree, *block, block->address, block->size);
+  memory_.free(block->address, block->size);
+  total_ -= block->size;
+  if (pool.owner != nullptr) {
+    --pool.owner->segments;
+  }
+  stats_.segment.decrease(pool.is_small, 1);
+  count_reserved(pool, block->size, /*is_more=*/false);
+  if (block->size >= config_.max_split_size) {
+    stats_.oversize_segments.decrease(1);
+  }
+  pool.free.erase(block);
+  delete_block(block);
+}
+
+void CachingAllocator::count_reserved(const BlockPool& pool, size_t nbytes, bool is_more) {
+  const auto count = [&](StatArray& stat) {
+    is_more ? stat.increase(pool.is_small, nbytes) : stat.decrease(pool.is_small, nbytes);
+  };
+  count(stats_.reserved_bytes);
+  if (pool.owner != nullptr) {
+    count(stats_.reserved_bytes_by_private_pools[pool.owner->id]);
+  }
+}
+
+}  // namespace torchfake::memory
