@@ -22,6 +22,15 @@ def test_a_large_real_batch_is_converted_without_its_values():
         assert is_fake(large.cuda())
 
 
+def test_real_data_moves_to_a_card_under_inference_mode_too():
+    for move in (lambda x: x.to("cuda"), lambda x: x.cuda(), lambda x: x.to("cuda", torch.half)):
+        with fake_mode(), torch.inference_mode():
+            moved = move(REAL)
+            assert is_fake(moved) and moved.device.type == "cuda"
+            assert moved.tolist() == REAL.tolist()
+            assert not is_fake(REAL.to(torch.half)) and not is_fake(REAL.reshape(3, 2).T.flatten())
+
+
 def test_writes_to_a_real_tensor_are_seen_at_the_next_use():
     real = torch.zeros(3)
     with fake_mode():

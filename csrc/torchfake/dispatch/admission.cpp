@@ -193,7 +193,13 @@ Route route_without_fakes(const Call& call, const ModePtr& mode) {
   if (has_numbers_alone(call)) {
     return Route::kNumbers;
   }
-  return stays_real(call, mode) ? Route::kReal : Route::kFake;
+  if (!stays_real(call, mode)) {
+    return Route::kFake;
+  }
+  // Its parts may be what makes a fake: real.to("cuda") arrives whole where autograd's keys are out of the way.
+  const bool has_parts =
+      call.traits.is_composite && call.has_non_fake() && !is_kept_out(*mode) && must_decompose(call.op);
+  return has_parts ? Route::kDecomposed : Route::kReal;
 }
 
 }  // namespace
