@@ -89,7 +89,7 @@ def _default_is_fake() -> bool:
     return dist.is_initialized() and dist.get_backend() == "fake"
 
 
-def _tell(name: str, group: Any) -> None:
+def _tell(name: str, group: Any, answer: str = "this rank's own object") -> None:
     """Notes the stand-in; an error if the mode has none. A group of one rank hears what that rank says."""
     if dist.get_world_size(group) == 1:
         return
@@ -100,7 +100,7 @@ def _tell(name: str, group: Any) -> None:
             'fake_mode(unknown="stand-in") takes this rank\'s own contribution in its place.',
             name,
         )
-    mode.stand_ins.hear(name, "this rank's own object")
+    mode.stand_ins.hear(name, answer)
 
 
 def _applies() -> bool:
@@ -179,6 +179,24 @@ def recv_object_list(
         "(PipelineStage(..., input_args=..., output_args=...)).",
         "recv_object_list",
     )
+
+
+def _has_stand_ins() -> bool:
+    mode = current_mode()
+    return isinstance(mode, fake_mode) and mode._state.has_stand_ins
+
+
+def plan_alone(original: Callable[..., None], self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
+    """A checkpoint is planned by rank 0, from what all ranks hold: with stand-ins by the one that runs, for itself."""
+    alone = use_dist and _applies() and _has_stand_ins()
+    if alone:
+        _tell("checkpoint", group, "planned with what this rank holds")
+    original(self, group, use_dist and not alone, coordinator_rank)
+
+
+def validate_plan(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the other ranks would add to the plan is not known: it is assumed to be complete."""
+    return [] if _applies() and _has_stand_ins() else original(*args, **kwargs)
 
 
 def verify_shapes(original: Callable[..., None], process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from torchfake import (
     _C,
     _card_pools,
+    _data_parallel,
     _devices,
     _distributed,
     _loading,
@@ -691,6 +692,27 @@ _FILES = (
 _DISTRIBUTED = (
     *(
         Patch(
+            f"torch.nn.parallel.comm:{name}",
+            by,
+            When.IN_MODE_OR_GIVEN_FAKE,
+            "`DataParallel` copies between cards through NCCL, in builds with CUDA alone.",
+        )
+        for name, by in _data_parallel.OF_CARDS.items()
+    ),
+    Patch(
+        "torch.cuda.nccl:reduce",
+        _data_parallel.reduce,
+        When.GIVEN_FAKE,
+        "Adds the gradients of the copies through NCCL.",
+    ),
+    Patch(
+        "torch.nn.parallel.parallel_apply:parallel_apply",
+        _data_parallel.parallel_apply,
+        When.IN_MODE,
+        "Calls the copies of a module in threads of its own, which are not in the mode.",
+    ),
+    *(
+        Patch(
             f"torch.distributed.distributed_c10d:{name}",
             by,
             When.IN_MODE,
@@ -718,6 +740,20 @@ _DISTRIBUTED = (
         _distributed.pre_forward,
         When.IN_MODE,
         "Reads the reduced gradients from the future of the fake group, which holds nothing.",
+        optional=True,
+    ),
+    Patch(
+        "torch.distributed.checkpoint.utils:_DistWrapper.__init__",
+        _distributed.plan_alone,
+        When.IN_MODE,
+        "Rank 0 plans the checkpoint of all ranks: with stand-ins, the one that runs does so for itself.",
+        optional=True,
+    ),
+    Patch(
+        "torch.distributed.checkpoint.default_planner:_validate_global_plan",
+        _distributed.validate_plan,
+        When.IN_MODE,
+        "Checks that the shards of all ranks make the whole; those of one rank do not.",
         optional=True,
     ),
     Patch(

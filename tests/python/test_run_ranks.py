@@ -68,6 +68,44 @@ def test_collectives_are_counted_by_group_with_their_bytes(tmp_path):
     assert reduced["group"] != gathered["group"]
 
 
+SHARDED_CHECKPOINT = """
+    import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as checkpoint, torch.nn as nn
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    mesh = init_device_mesh("cuda", (4,))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cuda")
+    for layer in model:
+        layer.reset_parameters()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    weights, state = get_state_dict(model, optimizer)
+    saved = {"model": weights, "optimizer": state}
+    checkpoint.save(saved, checkpoint_id=FOLDER)
+    checkpoint.load(saved, checkpoint_id=FOLDER)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+    print(sorted(os.listdir(FOLDER)), tuple(model[0].weight.to_local().shape))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_initialises_its_shards_and_saves_and_loads_them(tmp_path, capsys, rank):
+    text = SHARDED_CHECKPOINT.replace("FOLDER", repr(str(tmp_path / "saved")))
+    report = run(tmp_path, text, Launch(2, 2, rank))
+    output = capsys.readouterr()
+    assert output.out == "['.metadata', '__0_0.distcp'] (4, 8)\n", output.err
+    assert "checkpoint" in {entry["what"] for entry in report["stand_ins"]}
+    assert "_wrap_tensor_autograd" not in {row["operator"] for row in report["collectives"]}
+
+
 def test_all_ranks_run_once_for_each_role(tmp_path):
     ended = command(
         tmp_path, "--gpus", "2xH200", "--nnodes", "2", "--nproc-per-node", "2", "--rank", "all", "--json", "r.json",

@@ -127,8 +127,10 @@ void CollectiveCounter::add(const Call& call) {
 
 void count_collective(const Call& call, const ModeState& mode) {
   const CallContext* around = CallContext::current();
-  const bool waits = call.traits.base_name() == "wait_tensor";
-  if (waits || (around != nullptr && around->kernel_depth > 0)) {
+  // The functional collectives wait for their results, and wrap them for autograd, by operators of the same library.
+  const std::string_view name = call.traits.base_name();
+  const bool sends = name != "wait_tensor" && name != "_wrap_tensor_autograd";
+  if (!sends || (around != nullptr && around->kernel_depth > 0)) {
     return;  // part of another
   }
   const std::lock_guard lock(counters_mutex());
