@@ -3,8 +3,10 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_storage.h>
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/memory/memory_model.h>
 #include <torchfake/memory/observer_pair.h>
+#include <torchfake/memory/scopes.h>
 
 #include <algorithm>
 #include <map>
@@ -38,6 +40,33 @@ memory::Owner owner_named(const std::string& name) {
     }
   }
   TORCH_CHECK_VALUE(false, "there is no owner '", name, "'.");
+}
+
+void claim_tensor(Ledger& ledger, const at::Tensor& tensor, memory::Owner owner, uint32_t scope) {
+  if (tensor.defined() && as_fake(tensor) != nullptr) {
+    if (c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl())) {
+      ledger.claim(storage_context(storage), owner, scope);
+    }
+  }
+}
+
+// One call for many: an optimizer has hundreds of them.
+void claim_tensors(Ledger& ledger, const std::vector<at::Tensor>& tensors, const std::string& owner, uint32_t scope) {
+  const memory::Owner who = owner_named(owner);
+  for (const at::Tensor& tensor : tensors) {
+    claim_tensor(ledger, tensor, who, scope);
+  }
+}
+
+// Parameters and their gradients, each with the scope of its module.
+void claim_parameters(Ledger& ledger, const std::vector<at::Tensor>& parameters, const std::vector<uint32_t>& scopes) {
+  TORCH_CHECK_VALUE(parameters.size() == scopes.size(), "claim_parameters: expected a scope for each parameter");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    claim_tensor(ledger, parameters[i], memory::Owner::kParameters, scopes[i]);
+    if (parameters[i].is_leaf()) {
+      claim_tensor(ledger, parameters[i].grad(), memory::Owner::kGradients, scopes[i]);
+    }
+  }
 }
 
 py::list records_list(const Ledger& ledger) {
@@ -135,13 +164,11 @@ void bind_ledger(py::module_& module) {
           py::arg("storage"),
           py::arg("owner"),
           py::arg("scope") = 0)
+      .def("claim_tensors", &claim_tensors, py::arg("tensors"), py::arg("owner"), py::arg("scope") = 0)
+      .def("claim_parameters", &claim_parameters, py::arg("parameters"), py::arg("scopes"))
       .def("begin_backward", [](Ledger& self) { self.begin_backward(); })
       .def(
           "begin_phase", [](Ledger& self, std::string name) { self.begin_phase(std::move(name)); }, py::arg("name"))
-      .def(
-          "scope_number",
-          [](Ledger& self, std::string path) { return self.scope_number(std::move(path)); },
-          py::arg("path"))
       .def(
           "set_line_source",
           [](Ledger& self, std::shared_ptr<ProgramLines> lines) {
@@ -149,7 +176,6 @@ void bind_ledger(py::module_& module) {
           },
           py::arg("lines").none(false))
       .def("records", [](const Ledger& self) { return records_list(self); })
-      .def("scopes", [](const Ledger& self) { return self.scopes(); })
       .def("phases", [](const Ledger& self) { return self.phases(); })
       .def(
           "devices",
@@ -175,17 +201,20 @@ void bind_ledger(py::module_& module) {
           "peak",
           [](const Ledger& self, const std::string& device) { return self.peak(c10::Device(device)); },
           py::arg("device"));
+  // What this thread is at from now on, and was until now; None leaves the scope.
   module.def(
-      "exchange_memory_scope",
-      [](uint32_t scope) { return std::exchange(memory::ledger_context().scope, scope); },
-      py::arg("scope"));
-  module.def(
-      "exchange_memory_activity",
-      [](int activity) {
-        return static_cast<int>(
-            std::exchange(memory::ledger_context().activity, static_cast<memory::Activity>(activity)));
+      "exchange_memory_context",
+      [](std::optional<uint32_t> scope, int activity) {
+        memory::LedgerContext& context = memory::ledger_context();
+        const auto before = std::make_pair(context.scope, static_cast<int>(context.activity));
+        context.scope = scope.value_or(context.scope);
+        context.activity = static_cast<memory::Activity>(activity);
+        return before;
       },
+      py::arg("scope"),
       py::arg("activity"));
+  module.def("memory_scope_number", &memory::scope_number, py::arg("path"));
+  module.def("memory_scopes", &memory::scope_names);
 }
 
 void bind_model(py::module_& module) {

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sysconfig
-import weakref
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from torchfake import _C
 from torchfake._memory_report import Report
+from torchfake._module_scopes import ModuleScopes
 from torchfake.modes import fake_mode
 
 OWNERS = (
@@ -31,9 +30,6 @@ OWNERS = (
     "workspaces",
 )
 
-_Numbers = weakref.WeakKeyDictionary[nn.Module, int]
-
-_OUTSIDE, _FORWARD, _OPTIMIZER = 0, 1, 3  # Activity in csrc/torchfake/memory/ledger.h
 _POINTS = 600  # of a timeline in a report
 
 _OURS = str(Path(__file__).parent)
@@ -117,12 +113,14 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
             self._ledger.set_line_source(self._lines)
         self._model: _C.MemoryModel | None = None
         self._exits = contextlib.ExitStack()
-        #: By outermost module: the numbers of the paths of those inside it. Keeps none of them alive.
-        self._scopes: weakref.WeakKeyDictionary[nn.Module, _Numbers] = weakref.WeakKeyDictionary()
+        self.scopes = ModuleScopes(
+            on_root=self._claim,
+            on_forward=lambda module: self._ledger.begin_phase("forward"),
+            before_step=self._before_step,
+            after_step=self._after_step,
+        )
         #: By the identity of a parameter, the number of the path of the module that holds it.
         self._scope_of: dict[int, int] = {}
-        self._entered: list[tuple[int, int]] = []
-        self._roots: list[nn.Module] = []
 
     # ---- Entering and leaving
 
@@ -140,20 +138,13 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         elif self._card:
             raise ValueError("memory.track: the mode has a model of memory already, whose card is what it is")
         self._model.ledger = self._ledger
-        hooks = [
-            nn.modules.module.register_module_forward_pre_hook(self._before_module),
-            nn.modules.module.register_module_forward_hook(self._after_module, always_call=True),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
-        for hook in hooks:
-            self._exits.callback(hook.remove)
+        self._exits.enter_context(self.scopes)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for module in self._scopes:
+        for module in self.scopes.roots():
             self._claim(module)
         assert self._model is not None
         self._model.ledger = None
@@ -161,66 +152,26 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
 
     # ---- What the program is at
 
-    def _scope(self, module: nn.Module) -> int:
-        """The number of a module's path, which begins with the class of the outermost one."""
-        root = self._roots[0]
-        scopes = self._scopes.get(root)
-        if scopes is None:
-            name = type(root).__name__
-            scopes = self._scopes[root] = weakref.WeakKeyDictionary()
-            for path, inner in root.named_modules():
-                scopes[inner] = self._ledger.scope_number(f"{name}.{path}" if path else name)
-            self._claim(root)
-        number = scopes.get(module)
-        if number is None:  # made since, or held by no other module
-            number = scopes[module] = self._ledger.scope_number(type(module).__name__)
-        return number
+    def _claim(self, root: nn.Module) -> None:
+        for inner, scope in self.scopes.inside(root):
+            parameters = list(inner.parameters(recurse=False))
+            self._scope_of.update((id(parameter), scope) for parameter in parameters)
+            self._claim_parameters(parameters)
+            self._ledger.claim_tensors(list(inner.buffers(recurse=False)), "buffers", scope)
 
-    def _before_module(self, module: nn.Module, arguments: Any) -> None:
-        if not self._roots:
-            self._ledger.begin_phase("forward")
-        self._roots.append(module)
-        scope = _C.exchange_memory_scope(self._scope(module))
-        self._entered.append((scope, _C.exchange_memory_activity(_FORWARD)))
+    def _claim_parameters(self, parameters: list[torch.Tensor] | list[nn.Parameter]) -> None:
+        scopes = [self._scope_of.get(id(parameter), 0) for parameter in parameters]
+        self._ledger.claim_parameters(list(parameters), scopes)
 
-    def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if not self._entered:
-            return  # entered before tracking began
-        self._roots.pop()
-        scope, activity = self._entered.pop()
-        _C.exchange_memory_scope(scope)
-        _C.exchange_memory_activity(activity)
-
-    def _claim(self, module: nn.Module) -> None:
-        for inner, scope in self._scopes[module].items():
-            for parameter in inner.parameters(recurse=False):
-                self._scope_of[id(parameter)] = scope
-                self._claim_parameter(parameter)
-            self._claim_all(inner.buffers(recurse=False), "buffers", scope)
-
-    def _claim_parameter(self, parameter: torch.Tensor) -> None:
-        scope = self._scope_of.get(id(parameter), 0)
-        self._claim_all([parameter], "parameters", scope)
-        if parameter.grad is not None:
-            self._claim_all([parameter.grad], "gradients", scope)
-
-    def _claim_all(self, tensors: Iterable[torch.Tensor], owner: str, scope: int = 0) -> None:
-        for tensor in tensors:
-            if _C.is_fake(tensor):
-                self._ledger.claim(_C.storage_key(tensor), owner, scope)
-
-    def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._claim_parameter(parameter)
+            self._claim_parameters(group["params"])
         self._ledger.begin_phase("step")
-        _C.exchange_memory_activity(_OPTIMIZER)
 
-    def _after_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         for parameter, state in optimizer.state.items():
-            tensors = (value for value in state.values() if torch.is_tensor(value))
-            self._claim_all(tensors, "optimizer state", self._scope_of.get(id(parameter), 0))
-        _C.exchange_memory_activity(_OUTSIDE)
+            tensors = [value for value in state.values() if torch.is_tensor(value)]
+            self._ledger.claim_tensors(tensors, "optimizer state", self._scope_of.get(id(parameter), 0))
         self._ledger.begin_phase("")
 
     def phase(self, name: str) -> None:
@@ -247,7 +198,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
     @property
     def pieces(self) -> list[Piece]:
         """Every block there has been, in the order in which they were allocated."""
-        scopes, phases = self._ledger.scopes(), self._ledger.phases()
+        scopes, phases = _C.memory_scopes(), self._ledger.phases()
         lines = [("", 0)] if self._lines is None else self._lines.lines()
         return [
             Piece(device, nbytes, requested, born, died, owner, op, scopes[scope], phases[phase], address, *lines[line])

@@ -3,6 +3,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <torchfake/memory/scopes.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -22,10 +24,6 @@ int64_t TimelinePoint::total() const {
 LedgerContext& ledger_context() {
   __attribute__((tls_model("initial-exec"))) thread_local LedgerContext context;
   return context;
-}
-
-Ledger::Ledger() {
-  scope_numbers_[""] = 0;
 }
 
 uint32_t Ledger::birth(LedgerRecord record) {
@@ -53,7 +51,7 @@ void Ledger::death(uint32_t number) noexcept {
 
 void Ledger::claim(const void* storage, Owner owner, uint32_t scope) {
   const std::lock_guard lock(mutex_);
-  TORCH_CHECK_INDEX(scope < scopes_.size(), "Ledger::claim: there is no scope ", scope, ".");
+  TORCH_CHECK_INDEX(scope < scope_count(), "Ledger::claim: there is no scope ", scope, ".");
   if (const auto found = alive_.find(storage); found != alive_.end()) {
     records_[found->second].owner = owner;
     records_[found->second].is_claimed = true;
@@ -84,23 +82,9 @@ void Ledger::begin_phase(std::string name) {
   phases_.push_back(std::move(name));
 }
 
-uint32_t Ledger::scope_number(std::string path) {
-  const std::lock_guard lock(mutex_);
-  const auto [entry, is_new] = scope_numbers_.emplace(path, static_cast<uint32_t>(scopes_.size()));
-  if (is_new) {
-    scopes_.push_back(std::move(path));
-  }
-  return entry->second;
-}
-
 std::vector<LedgerRecord> Ledger::records() const {
   const std::lock_guard lock(mutex_);
   return records_;
-}
-
-std::vector<std::string> Ledger::scopes() const {
-  const std::lock_guard lock(mutex_);
-  return scopes_;
 }
 
 std::vector<std::string> Ledger::phases() const {

@@ -40,7 +40,7 @@ struct LedgerRecord {
   int64_t born = 0;  // the number of the event
   int64_t died = -1;  // -1 while it lives
   std::string_view op;
-  uint32_t scope = 0;  // of module paths
+  uint32_t scope = 0;  // that of scopes.h
   uint32_t phase = 0;
   uint32_t line = 0;  // of those that the line source has named; 0 is none
   c10::Device device{c10::kCPU};
@@ -64,8 +64,6 @@ using LineSource = std::function<uint32_t()>;
 // Thread-safe. Hears of blocks in the order in which a model takes and frees them.
 class Ledger {
  public:
-  Ledger();
-
   // Returns a number to end it with.
   uint32_t birth(LedgerRecord record);
   void death(uint32_t record) noexcept;
@@ -76,9 +74,8 @@ class Ledger {
   // A backward pass begins, and with it a phase: what forward passes made and still lives are activations.
   void begin_backward();
 
-  // From now on; "" is none. Phases are a sequence, scopes are set as modules are entered and left.
+  // From now on; "" is none.
   void begin_phase(std::string name);
-  uint32_t scope_number(std::string path);
 
   // To be set before a model has this ledger. Called for every block, before the model takes its lock.
   void set_line_source(LineSource source);
@@ -87,7 +84,6 @@ class Ledger {
   }
 
   std::vector<LedgerRecord> records() const;
-  std::vector<std::string> scopes() const;
   std::vector<std::string> phases() const;
 
   // Bytes of `device` by owner after each event; those that share an owner and a phase with their neighbours and are no
@@ -103,8 +99,6 @@ class Ledger {
   std::vector<LedgerRecord> records_;
   std::vector<int64_t> events_;  // the record that was born (its number), or died (its complement)
   ska::flat_hash_map<const void*, uint32_t> alive_;
-  std::vector<std::string> scopes_{""};
-  ska::flat_hash_map<std::string, uint32_t> scope_numbers_;
   std::vector<std::string> phases_{""};
   LineSource line_source_;
 };

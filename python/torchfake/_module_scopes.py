@@ -1,0 +1,109 @@
+"""Tells the engine what the program is at: which module, and whether it is in a forward pass or an optimizer's step."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from torchfake import _C
+
+OUTSIDE, FORWARD, BACKWARD, OPTIMIZER = range(4)  # Activity in csrc/torchfake/memory/ledger.h
+
+#: By the identity of a module, which it may share with one that has died: that module and the number of its path.
+_Numbers = dict[int, tuple["weakref.ref[nn.Module]", int]]
+
+
+def _ignore(what: object) -> None:
+    pass
+
+
+class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
+    """Hooks of all modules and optimizers while it is entered.
+
+    Args:
+        on_root: Called with a module that is no part of another's call, when it is called first.
+        on_forward: Called with such a module before each of its calls.
+        before_step: Called with an optimizer before its step.
+        after_step: Called with it afterwards.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_root: Callable[[nn.Module], None] = _ignore,
+        on_forward: Callable[[nn.Module], None] = _ignore,
+        before_step: Callable[[Optimizer], None] = _ignore,
+        after_step: Callable[[Optimizer], None] = _ignore,
+    ) -> None:
+        self._on_root, self._on_forward = on_root, on_forward
+        self._step_callbacks = before_step, after_step
+        self._exits = contextlib.ExitStack()
+        #: By outermost module, the numbers of those inside it. Keeps none of them alive.
+        self._numbers: weakref.WeakKeyDictionary[nn.Module, _Numbers] = weakref.WeakKeyDictionary()
+        self._current: _Numbers = {}  # of the outermost module that runs
+        self._entered: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Self:
+        hooks = [
+            nn.modules.module.register_module_forward_pre_hook(self._before_module),
+            nn.modules.module.register_module_forward_hook(self._after_module, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        for hook in hooks:
+            self._exits.callback(hook.remove)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    def roots(self) -> list[nn.Module]:
+        """The outermost modules that were called and live."""
+        return list(self._numbers)
+
+    def inside(self, root: nn.Module) -> list[tuple[nn.Module, int]]:
+        """The modules of an outermost one, itself among them, with the numbers of their paths."""
+        found = ((reference(), number) for reference, number in self._numbers[root].values())
+        return [(module, number) for module, number in found if module is not None]
+
+    def _enter_root(self, root: nn.Module) -> None:
+        numbers = self._numbers.get(root)
+        if numbers is None:
+            # A path begins with the class of the outermost module.
+            name = type(root).__name__
+            numbers = self._numbers[root] = {
+                id(inner): (weakref.ref(inner), _C.memory_scope_number(f"{name}.{path}" if path else name))
+                for path, inner in root.named_modules()
+            }
+            self._on_root(root)
+        self._current = numbers
+        self._on_forward(root)
+
+    def _before_module(self, module: nn.Module, arguments: Any) -> None:
+        if not self._entered:
+            self._enter_root(module)
+        known = self._current.get(id(module))
+        if known is None or known[0]() is not module:  # made since, or held by no other module
+            known = weakref.ref(module), _C.memory_scope_number(type(module).__name__)
+            self._current[id(module)] = known
+        self._entered.append(_C.exchange_memory_context(known[1], FORWARD))
+
+    def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self._entered:  # else it was called before the hooks were there
+            _C.exchange_memory_context(*self._entered.pop())
+
+    def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        self._step_callbacks[0](optimizer)
+        _C.exchange_memory_context(None, OPTIMIZER)
+
+    def _after_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        self._step_callbacks[1](optimizer)
+        _C.exchange_memory_context(None, OUTSIDE)
