@@ -35,6 +35,8 @@ READS = re.compile(
 ALLOWED = [
     ("csrc/torchfake/devices/absent_devices.cpp", "getenv", "which guards to install, decided once when they are"),
     ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "who owns a block, which no outcome depends on"),
+    ("csrc/torchfake/work/meter.cpp", "ATen/Context.h", "what a call costs, which no outcome depends on"),
+    ("csrc/torchfake/work/meter.cpp", "globalContext", "whether products are computed in TF32, likewise"),
     ("csrc/torchfake/dispatch/meta_call.cpp", "ATen/autocast_mode.h", "names the dispatch keys of autocast"),
 ]
 

@@ -20,6 +20,7 @@ void bind_mode(pybind11::module_& module);
 void bind_tensors(pybind11::module_& module);
 void bind_stand_in(pybind11::module_& module);
 void bind_symbolic(pybind11::module_& module);
+void bind_work(pybind11::module_& module);
 
 // A recorder that passes each operator, as a line of text, to a Python function.
 std::shared_ptr<OpRecorder> python_trace(pybind11::function show);

@@ -8,6 +8,7 @@
 #include <torchfake/devices/card_memory.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/rules/decompositions.h>
+#include <torchfake/work/meter.h>
 
 #include <thread>
 
@@ -159,6 +160,13 @@ void bind_mode(py::module_& module) {
           }),
           py::arg("state").none(false),
           py::arg("show"))
+      // The same with a meter in the place of the function.
+      .def(
+          py::init([](ModePtr state, std::shared_ptr<work::WorkMeter> meter) {
+            return std::make_unique<EnteredFakeMode>(std::move(state), std::move(meter));
+          }),
+          py::arg("state").none(false),
+          py::arg("meter").none(false))
       .def("leave", [](EnteredFakeMode& self) { self.leave(); });
   py::class_<EnteredNoFakeMode>(module, "EnteredNoFakeMode")
       .def(py::init([] { return std::make_unique<EnteredNoFakeMode>(); }))

@@ -16,6 +16,7 @@ PYBIND11_MODULE(_C, module) {
   torchfake::bind_devices(module);
   torchfake::bind_memory(module);
   torchfake::bind_memory_model(module);
+  torchfake::bind_work(module);
   torchfake::bind_mode(module);
   torchfake::bind_tensors(module);
   torchfake::bind_stand_in(module);

@@ -1,6 +1,6 @@
 """The page of a report on memory: HTML without scripts and without references to anything else.
 
-Whatever comes from the program (names of modules, phases, operators, files) goes through `_text`.
+Whatever comes from the program (names of modules, phases, operators, files) goes through `text`.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ def size(nbytes: int) -> str:
     return f"{value:.2f} TiB"
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def page_of(memory: dict[str, Any], run: dict[str, Any] | None = None) -> str:
-    """A whole page, of `Report.data` and of the report of `torchfake run` where there is one."""
+def page_of(memory: dict[str, Any], run: dict[str, Any] | None = None, more: str = "") -> str:
+    """A whole page, of `Report.data`, of the report of `torchfake run` where there is one, and of `more` sections."""
     title = "Memory" if run is None else f"Memory of {run['program']}"
     return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{_text(title)}</title>"
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{text(title)}</title>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style><main class=torchfake><h1>{_text(title)}</h1>"
-        f"{'' if run is None else _run(run)}{_body(memory)}</main></html>"
+        f"<style>{STYLE}</style><main class=torchfake><h1>{text(title)}</h1>"
+        f"{'' if run is None else _run(run)}{_body(memory)}{more}</main></html>"
     )
 
 
 def fragment_of(memory: dict[str, Any]) -> str:
     """The same for a notebook, which has a page of its own."""
-    return f"<style>{_STYLE}</style><div class=torchfake>{_body(memory)}</div>"
+    return f"<style>{STYLE}</style><div class=torchfake>{_body(memory)}</div>"
 
 
 def _body(memory: dict[str, Any]) -> str:
@@ -64,13 +64,13 @@ def _body(memory: dict[str, Any]) -> str:
 
 def _run(run: dict[str, Any]) -> str:
     if run["out_of_memory"]:
-        said = f"<p class=bad>Ended by {_text(run['error'].splitlines()[0])}"
+        said = f"<p class=bad>Ended by {text(run['error'].splitlines()[0])}"
     else:
         said = f"<p>Ended with {run['exit_code']} after {run['seconds']:.1f} s." + (
-            f" {_text(run['error'].splitlines()[0])}" if run["error"] else ""
+            f" {text(run['error'].splitlines()[0])}" if run["error"] else ""
         )
     rows = "".join(
-        f"<tr><td>cuda:{card['index']}<td>{_text(card['name'])}<td class=number>{size(card['peak_allocated'])}"
+        f"<tr><td>cuda:{card['index']}<td>{text(card['name'])}<td class=number>{size(card['peak_allocated'])}"
         f"<td class=number>{'' if card['peak_reserved'] is None else size(card['peak_reserved'])}"
         f"<td class=number>{size(card['needed'])}<td class=number>{size(card['total_memory'])}"
         f"<td>{'<b class=bad>does not fit</b>' if card['needed'] > card['total_memory'] else 'fits'}"
@@ -81,16 +81,16 @@ def _run(run: dict[str, Any]) -> str:
         + "".join(f"<th class=number>{name}" for name in ("Allocated", "Reserved", "Needed", "Of"))
         + "<th>"
     )
-    return f"{said}{_table(head, rows)}"
+    return f"{said}{table(head, rows)}"
 
 
-def _table(head: str, rows: str) -> str:
+def table(head: str, rows: str) -> str:
     return f"<div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
 
 
 def _device(device: dict[str, Any]) -> str:
     owners = [owner for owner in _COLOURS if any(point["owners"].get(owner) for point in device["timeline"])]
-    heading = f"{_text(device['device'])}: {size(device['peak'])} at the peak"
+    heading = f"{text(device['device'])}: {size(device['peak'])} at the peak"
     return (
         f"<section><h2>{heading}</h2><p>{size(device['reserved'])} reserved, of {size(device['total_memory'])}."
         f"{_timeline(device, owners)}{_owners(device, owners)}"
@@ -121,7 +121,7 @@ def _timeline(device: dict[str, Any], owners: list[str]) -> str:
         base = upper
     strip = "".join(
         f"<span style='left:{100 * begin / width:.2f}%;width:{100 * (end - begin) / width:.2f}%;"
-        f"background:{colour}' title='{_text(name or 'outside of phases')}'>{_text(name)}</span>"
+        f"background:{colour}' title='{text(name or 'outside of phases')}'>{text(name)}</span>"
         for name, begin, end, colour in _spans(points)
     )
     return (
@@ -155,18 +155,18 @@ def _owners(device: dict[str, Any], owners: list[str]) -> str:
         f"<td class=number>{size(device['owners'][owner])}<td class=number>{device['owners'][owner] / peak:.1%}"
         for owner in owners
     )
-    return _table("<th>Owner<th class=number>At the peak<th class=number>Share", rows)
+    return table("<th>Owner<th class=number>At the peak<th class=number>Share", rows)
 
 
 def _largest(device: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td class=number>{size(piece['nbytes'])}"
-        f"<td><span class=key style='background:{_COLOURS[piece['owner']]}'></span>{_text(piece['owner'])}"
-        f"<td>{_text(piece['op'])}<td class=long>{_text(piece['module'])}"
-        f"<td class=long>{_text(piece['file'])}{':' + str(int(piece['line'])) if piece['file'] else ''}"
+        f"<td><span class=key style='background:{_COLOURS[piece['owner']]}'></span>{text(piece['owner'])}"
+        f"<td>{text(piece['op'])}<td class=long>{text(piece['module'])}"
+        f"<td class=long>{text(piece['file'])}{':' + str(int(piece['line'])) if piece['file'] else ''}"
         for piece in device["largest"][:_ROWS]
     )
-    return _table("<th class=number>Size<th>Owner<th>Operator<th>Module<th>Line", rows)
+    return table("<th class=number>Size<th>Owner<th>Operator<th>Module<th>Line", rows)
 
 
 def savings(owners: dict[str, int]) -> list[tuple[str, int, str]]:
@@ -197,7 +197,7 @@ def _savings(device: dict[str, Any]) -> str:
         for name, saved, why in savings(device["owners"])
     )
     note = "<p class=note>Bounds from the owners at the peak. <code>torchfake fit</code> tries the measures."
-    return _table("<th>Measure<th class=number>At most<th>What it is", rows) + note
+    return table("<th>Measure<th class=number>At most<th>What it is", rows) + note
 
 
 # ---- Modules ---------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _flame(device: dict[str, Any]) -> str:
                 full = f"{path}.{name}" if path else name
                 levels[level].append(
                     f"<span class=bar{number % 3} style='left:{left:.2f}%;width:{width:.2f}%' "
-                    f"title='{_text(full)}: {size(inner['size'])}'>{_text(name)} {size(inner['size'])}</span>"
+                    f"title='{text(full)}: {size(inner['size'])}'>{text(name)} {size(inner['size'])}</span>"
                 )
                 draw(inner, full, left, level + 1)
             left += width
@@ -234,7 +234,7 @@ def _flame(device: dict[str, Any]) -> str:
     return f"<div class=flame role=img aria-label='modules by bytes at the peak'>{rows}</div>"
 
 
-_STYLE = """
+STYLE = """
 .torchfake { --ink: #1b1e23; --paper: #fff; --line: #d5d9df; --soft: #5c6470; --bad: #b3261e; --bar: 214 60% 86%;
   color-scheme: light dark; max-width: 64rem; margin: 0 auto; padding: 1rem; box-sizing: border-box;
   color: var(--ink); background: var(--paper); font: 16px/1.5 system-ui, sans-serif; }

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchfake._memory_page import page_of
 from torchfake._memory_tracking import Piece, Tracker
+from torchfake._step_time_page import section_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Outputs:
     def write(self, report: dict[str, Any], tracker: Tracker) -> None:
         """Writes them. `report` is the run's, with the tracker's under "memory"."""
         if self.html is not None:
-            self.html.write_text(page_of(report["memory"], report), encoding="utf-8")
+            more = section_of(report["step_time"]) if "step_time" in report else ""
+            self.html.write_text(page_of(report["memory"], report, more), encoding="utf-8")
         if self.snapshot is not None:
             self.snapshot.write_bytes(pickle.dumps(snapshot_of(tracker)))
         if self.trace is not None:

@@ -222,6 +222,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No report at the end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
     track: Annotated[bool, typer.Option("--track", help="Say in the report who owns the memory at the peak.")] = False,
+    time_steps: Annotated[bool, typer.Option("--time", help="Say how long it takes on the card at least.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page on where the memory goes.")] = None,
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for PyTorch's viewer.")] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,
@@ -263,6 +264,7 @@ def run(
             json_file=json_file,
             outputs=Outputs(html, snapshot, trace_file),
             track=track,
+            time_steps=time_steps,
             children=Children(_options_of(context, left_out), None if rank is None else int(rank)),
         )
     except (ValueError, ProgramNotFoundError, RankFailedError) as error:

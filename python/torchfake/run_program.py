@@ -25,6 +25,7 @@ from torchfake._memory_tracking import Tracker
 from torchfake._progress import progress
 from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
+from torchfake.step_time import Measurement, format_data
 
 #: The exit code of a program that Ctrl-C ended, as a shell reports it.
 INTERRUPTED = 130
@@ -185,7 +186,11 @@ def _execute(code: types.CodeType, main: types.ModuleType) -> tuple[int, BaseExc
 
 
 def execute_program(
-    program: Program, mode: fake_mode, environment: dict[str, str], tracker: Tracker | None = None
+    program: Program,
+    mode: fake_mode,
+    environment: dict[str, str],
+    tracker: Tracker | None = None,
+    work: Measurement | None = None,
 ) -> tuple[int, BaseException | None]:
     """Runs a program in `mode`, with these variables in its environment. Returns its exit code and what ended it.
 
@@ -194,7 +199,7 @@ def execute_program(
     """
     main, code = _load(program)
     with _as_main(program, main, environment):
-        with mode, _threads_in(mode), tracker or contextlib.nullcontext():
+        with mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
             ended = _execute(code, main)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
@@ -211,6 +216,7 @@ def run_program(
     json_file: Path | None = None,
     outputs: Outputs | None = None,
     track: bool = False,
+    time_steps: bool = False,
     children: Children | None = None,
 ) -> int:
     """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with, or OUT_OF_MEMORY.
@@ -219,21 +225,24 @@ def run_program(
         ProgramNotFoundError: There is no such script or module.
     """
     tracker = Tracker({}, lines=True) if track or (outputs is not None and outputs.need_tracking) else None
+    work = Measurement() if time_steps else None
     begin = time.perf_counter()
     counter = _C.CollectiveCounter(mode._state)
     environment = launch.environment() if launch else {}
     watched = contextlib.nullcontext() if quiet else progress(mode)
     followed = contextlib.nullcontext() if children is None else children.watched()
     with watched, followed:
-        exit_code, error = execute_program(program, mode, environment, tracker)
+        exit_code, error = execute_program(program, mode, environment, tracker, work)
     report = make_report(program, mode, time.perf_counter() - begin, exit_code, error, counter.counts())
     rank = environment.get("RANK", os.environ.get("RANK", ""))
     report["rank"] = int(rank) if rank.isdigit() else None
     report["processes"] = [] if children is None else children.reports
     if tracker is not None:
         report["memory"] = tracker.report().data
-        if outputs is not None:
-            outputs.write(report, tracker)
+    if work is not None:
+        report["step_time"] = work.estimate().data
+    if tracker is not None and outputs is not None:
+        outputs.write(report, tracker)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=2) + "\n")
     if not quiet:
@@ -304,6 +313,8 @@ def format_report(report: dict[str, Any]) -> str:
         lines.append(f"  out of memory: {report['error'].splitlines()[0]}")
     if "memory" in report:
         lines += [f"  {line}" for line in str(Report(report["memory"])).splitlines()]
+    if "step_time" in report:
+        lines += [f"  {line}" for line in format_data(report["step_time"]).splitlines()]
     if report["collectives"]:
         lines.append("  collectives of this rank:")
         lines += [

@@ -29,31 +29,9 @@ std::vector<CollectiveCounter*>& counters() {
   return *counters;
 }
 
-struct Group {
-  std::string name;
-  int64_t size = 0;
-};
-
-const c10::IValue* find_arg(const Call& call, const char* name) {
-  const std::optional<int> index = call.op.schema().argumentIndexWithName(name);
-  return index ? &call.arg(*index) : nullptr;
-}
-
-// The group that an operator is called on: c10d's get the object, the functional ones its name.
-Group group_of(const Call& call) {
-#if TORCHFAKE_HAS_PROCESS_GROUPS
-  if (const c10::IValue* group = find_arg(call, "process_group"); group != nullptr && group->isCustomClass()) {
-    const auto process_group = group->toCustomClass<c10d::ProcessGroup>();
-    return {process_group->getGroupName(), process_group->getSize()};
-  }
-  if (const c10::IValue* name = find_arg(call, "group_name"); name != nullptr && name->isString()) {
-    const c10::IValue* size = find_arg(call, "group_size");
-    return {
-        name->toStringRef(),
-        size != nullptr && size->isInt() ? size->toInt() : c10d::resolve_process_group(name->toStringRef())->getSize()};
-  }
-#endif
-  return {};
+const c10::IValue* find_arg(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, const char* name) {
+  const std::optional<int> index = schema.argumentIndexWithName(name);
+  return index ? &arguments[*index] : nullptr;
 }
 
 // The bytes of the largest argument, a list of tensors taken together.
@@ -69,7 +47,26 @@ int64_t largest_argument(const Call& call) {
   return most;
 }
 
-// all_reduce of "c10d::allreduce_" and of "_c10d_functional::all_reduce": as torch.distributed calls them.
+}  // namespace
+
+RankGroup group_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+#if TORCHFAKE_HAS_PROCESS_GROUPS
+  const c10::IValue* group = find_arg(schema, arguments, "process_group");
+  if (group != nullptr && group->isCustomClass()) {
+    const auto process_group = group->toCustomClass<c10d::ProcessGroup>();
+    return {process_group->getGroupName(), process_group->getSize()};
+  }
+  const c10::IValue* name = find_arg(schema, arguments, "group_name");
+  if (name != nullptr && name->isString()) {
+    const c10::IValue* size = find_arg(schema, arguments, "group_size");
+    return {
+        name->toStringRef(),
+        size != nullptr && size->isInt() ? size->toInt() : c10d::resolve_process_group(name->toStringRef())->getSize()};
+  }
+#endif
+  return {};
+}
+
 std::string written_name(const OpTraits& traits) {
   std::string name(traits.base_name());
   while (!name.empty() && name.back() == '_') {
@@ -98,8 +95,6 @@ std::string written_name(const OpTraits& traits) {
   return name;
 }
 
-}  // namespace
-
 CollectiveCounter::CollectiveCounter(ModePtr mode) : mode_(std::move(mode)) {
   TORCH_CHECK_VALUE(mode_, "CollectiveCounter: expected a mode, got null");
   const std::lock_guard lock(counters_mutex());
@@ -117,7 +112,9 @@ std::map<CollectiveCounter::Key, CollectiveCounter::Count> CollectiveCounter::co
 }
 
 void CollectiveCounter::add(const Call& call) {
-  const Group group = group_of(call);
+  const size_t num_args = call.num_args();
+  const RankGroup group =
+      group_of(call.op.schema(), c10::ArrayRef<c10::IValue>(num_args > 0 ? &call.arg(0) : nullptr, num_args));
   const std::lock_guard lock(mutex_);
   Count& count = counts_[{group.name, written_name(call.traits)}];
   ++count.calls;

@@ -10,6 +10,17 @@
 
 namespace torchfake {
 
+struct RankGroup {
+  std::string name;
+  int64_t size = 0;  // 0 where the operator names no group
+};
+
+// The group that an operator is called on: c10d's get the object, the functional ones its name.
+RankGroup group_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
+
+// all_reduce of "c10d::allreduce_" and of "_c10d_functional::all_reduce": as torch.distributed calls them.
+std::string written_name(const OpTraits& traits);
+
 // Counts the collectives of a mode while it lives. Thread-safe.
 class CollectiveCounter {
  public:

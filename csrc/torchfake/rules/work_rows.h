@@ -1,0 +1,17 @@
+// The work of operators, by family: what the sizes of their tensors alone do not say.
+#pragma once
+
+#include <torchfake/work/work.h>
+
+namespace torchfake::work_rows {
+
+struct Row {
+  const char* name;  // without overload
+  work::OperatorWork work;
+};
+
+c10::ArrayRef<Row> collective_rows();
+c10::ArrayRef<Row> memory_rows();
+c10::ArrayRef<Row> product_rows();
+
+}  // namespace torchfake::work_rows

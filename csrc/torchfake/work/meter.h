@@ -1,0 +1,43 @@
+// Counts the work of a mode's operators: a recorder, so that those who do not ask pay nothing.
+#pragma once
+
+#include <torchfake/core/fake_mode.h>
+#include <torchfake/memory/scopes.h>
+#include <torchfake/work/work.h>
+
+#include <c10/util/flat_hash_map.h>
+
+#include <mutex>
+#include <vector>
+
+namespace torchfake::work {
+
+// Equal calls of one module in one activity.
+struct WorkRow {
+  std::string_view op;  // lives as long as the process
+  uint32_t scope = 0;  // that of the ledger (memory/ledger.h) which names scopes
+  uint8_t activity = 0;  // memory::Activity
+  Work work;
+  int64_t calls = 0;
+};
+
+// Thread-safe.
+class WorkMeter final : public OpRecorder {
+ public:
+  void on_op(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs)
+      override;
+
+  // In the order in which the first call of each was made.
+  std::vector<WorkRow> rows() const;
+  // Calls whose work was not counted: sizes that are symbols, and layouts other than strided.
+  int64_t uncounted() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<WorkRow> rows_;
+  ska::flat_hash_map<uint64_t, std::vector<uint32_t>> rows_by_hash_;
+  memory::ScopesOfNodes scopes_of_nodes_;
+  int64_t uncounted_ = 0;
+};
+
+}  // namespace torchfake::work
