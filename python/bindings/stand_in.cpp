@@ -250,7 +250,8 @@ PyTypeObject* make_type(Kind kind) {
       {Py_tp_methods, methods.data()},
       {Py_tp_members, members.data()},
   };
-  unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  // Python's interpreter keeps the place of a method only where the type of the method cannot change.
+  unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE;
   if (kind == Kind::kAttribute) {
     slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&get_value)});
     slots.push_back({Py_tp_descr_set, reinterpret_cast<void*>(&set_value)});
