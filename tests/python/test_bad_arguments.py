@@ -252,6 +252,12 @@ READS_BEYOND: dict[str, Callable[[], Any]] = {
     "one state of a quantized LSTM cell": lambda: aten.quantized_lstm_cell(
         R(2, 1), [R(2, 1)], *[R(4, 1)] * 2, *[R(4)] * 2, *[R(4, 1)] * 2, *[R(4)] * 2, 1, 1, 0, 0
     ),
+    "gates of a GRU that are no three": lambda: aten._thnn_differentiable_gru_cell_backward(
+        R(2, 1), R(2, 2), R(2, 2), R(2, 1), None, None
+    ),
+    "gates of an LSTM that are no four": lambda: aten._thnn_differentiable_lstm_cell_backward(
+        None, R(2, 1), R(2, 1), R(2, 1), None, None, R(2, 1), R(2, 1)
+    ),
     "zeros with more batch dimensions than there are": lambda: aten._new_zeros_with_same_feature_meta(
         R(3), R(3), self_num_batch_dims=100
     ),
@@ -276,6 +282,22 @@ def test_what_reads_beyond_its_arguments_is_refused(name: str, known_values: int
             with pytest.raises((RuntimeError, IndexError)) as raised:
                 READS_BEYOND[name]()
             assert "INTERNAL ASSERT" not in str(raised.value)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_cudnn_batch_norm_in_evaluation_needs_all_that_it_reads(missing: int) -> None:
+    with fake_mode(), torch.device("cuda"):
+        vectors = [torch.ones(3) for _ in range(3)]
+        assert aten.cudnn_batch_norm(torch.ones(2, 3, 4), torch.ones(3), *vectors, False, 0.1, 1e-5)[0].shape == (
+            2,
+            3,
+            4,
+        )
+        name = ("bias", "running_mean", "running_var")[missing]
+        for given, said in ((None, f"'{name}', got None"), (torch.ones(2), name)):
+            vectors[missing] = given
+            with pytest.raises(RuntimeError, match=said):
+                aten.cudnn_batch_norm(torch.ones(2, 3, 4), torch.ones(3), *vectors, False, 0.1, 1e-5)
 
 
 def test_the_gradient_of_cudnn_batch_norm_needs_its_statistics() -> None:

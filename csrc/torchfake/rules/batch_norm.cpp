@@ -215,10 +215,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_no_update(
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
     const at::Tensor& input,
     const at::Tensor& weight,
-    const OptTensor& /*bias*/,
-    const OptTensor& /*running_mean*/,
-    const OptTensor& /*running_var*/,
+    const OptTensor& bias,
+    const OptTensor& running_mean,
+    const OptTensor& running_var,
     bool training) {
+  TORCH_CHECK(input.dim() >= 2, "cudnn_batch_norm: expected an input of 2 dimensions or more, got ", input.dim());
+  const auto check = [&](const at::Tensor& tensor, bool is_needed, const char* which) {
+    TORCH_CHECK(!is_needed || tensor.defined(), "cudnn_batch_norm: expected a tensor for '", which, "', got None");
+    check_size(tensor, input.size(1), which);
+  };
+  check(weight, true, "weight");
+  check(value(bias), true, "bias");
+  check(value(running_mean), !training, "running_mean");
+  check(value(running_var), !training, "running_var");
   const int64_t saved = training ? weight.numel() : 0;
   return {
       formatted_like(input),

@@ -1,4 +1,5 @@
 // Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_ctc_loss.h>
@@ -17,6 +18,8 @@
 #include <ATen/ops/_sparse_csc_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe_ops.h>
 #include <ATen/ops/_sparse_mm_ops.h>
+#include <ATen/ops/_thnn_differentiable_gru_cell_backward_ops.h>
+#include <ATen/ops/_thnn_differentiable_lstm_cell_backward_ops.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args_ops.h>
 #include <ATen/ops/affine_grid_generator_backward_ops.h>
 #include <ATen/ops/batch_norm_ops.h>
@@ -437,6 +440,44 @@ bool quantized_lstm_cell(const Call& call) {
   return of_data_in_memory(call);
 }
 
+// Throws if the sum of these arguments does not split into `count` chunks along its second dimension. The decomposition
+// takes so many, and reads past the end of a shorter list.
+void check_chunks(const Call& call, std::initializer_list<size_t> summed, int64_t count) {
+  std::vector<int64_t> size;
+  for (const size_t arg : summed) {
+    const at::Tensor tensor = call.arg(arg).isTensor() ? call.arg(arg).toTensor() : at::Tensor();
+    if (tensor.defined()) {
+      size = at::infer_size(size, tensor.sizes());
+    }
+  }
+  if (size.size() < 2 || size[1] == 0) {
+    return;  // refused by the decomposition, or `count` empty chunks
+  }
+  const int64_t chunk = (size[1] + count - 1) / count;
+  TORCH_CHECK(
+      (size[1] + chunk - 1) / chunk == count,
+      call.op_name(),
+      ": expected gates whose second dimension splits into ",
+      count,
+      " chunks, got gates of size ",
+      size);
+}
+
+// _thnn_differentiable_gru_cell_backward(grad_hy, input_gates, hidden_gates, hx, input_bias, hidden_bias).
+bool gru_cell_backward(const Call& call) {
+  check_chunks(call, {1, 4}, 3);
+  check_chunks(call, {2, 5}, 3);
+  return false;
+}
+
+// _thnn_differentiable_lstm_cell_backward(grad_hy, grad_cy, input_gates, hidden_gates, input_bias, hidden_bias, cx, cy).
+bool lstm_cell_backward(const Call& call) {
+  if (!call.arg(0).isNone() || !call.arg(1).isNone()) {  // else it returns nothing
+    check_chunks(call, {2, 3, 4, 5}, 4);
+  }
+  return false;
+}
+
 // The operators of SobolEngine go through its state by numbers that they are given, without a look at its size.
 template <size_t kState, size_t kDimension>
 bool sobol(const Call& call) {
@@ -611,6 +652,8 @@ void add_all(torch::Library& library) {
   add<ops::quantized_gru_cell, &of_data_in_memory>(library);
   add<ops::quantized_rnn_relu_cell, &of_data_in_memory>(library);
   add<ops::quantized_rnn_tanh_cell, &of_data_in_memory>(library);
+  add<ops::_thnn_differentiable_gru_cell_backward, &gru_cell_backward>(library);
+  add<ops::_thnn_differentiable_lstm_cell_backward, &lstm_cell_backward>(library);
   add<ops::_sobol_engine_draw, &sobol<2, 3>>(library);
   add<ops::_sobol_engine_ff_, &sobol<2, 3>>(library);
   add<ops::_sobol_engine_scramble_, &sobol<0, 2>>(library);
