@@ -41,6 +41,12 @@ CALLS: dict[str, Call] = {
     "conj_physical": lambda: written(
         lambda out: torch.conj_physical(transposed(*A, dtype=CFLOAT), out=out), empty(dtype=CFLOAT)
     ),
+    "bernoulli, in another dtype": lambda: written(
+        lambda out: torch.bernoulli(torch.ones(*A), out=out), empty(dtype=LONG)
+    ),
+    "_add_relu with a factor of another dtype": lambda: [
+        torch._VF._add_relu(torch.ones(*A, dtype=LONG), torch.ones(3, dtype=LONG), alpha=2.5)
+    ],
     "conj_physical_": lambda: [transposed(*A, dtype=CFLOAT).conj_physical_()],
     "where": lambda: written(
         lambda out: torch.where(transposed(*A) > 0, transposed(*A), transposed(*A), out=out), empty()

@@ -156,12 +156,20 @@ at::Tensor isnan(const at::Tensor& self) {
   return at::ne(self, self);
 }
 
-at::Tensor add_relu(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
-  return at::add(self, other, alpha);
+// Unlike add() it casts `alpha` to the dtype of the result, whatever it is.
+at::Tensor add_relu(const at::Tensor& self, const at::Tensor& other, const at::Scalar& /*alpha*/) {
+  at::Tensor result = pointwise(self, other);
+  const c10::ScalarType dtype = result.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      c10::isIntegralType(dtype, /*includeBool=*/false) || dtype == c10::kFloat || dtype == c10::kDouble,
+      "\"add_clamp\" not implemented for '",
+      dtype,
+      "'");
+  return result;
 }
 
 at::Tensor add_relu_scalar(const at::Tensor& self, const at::Scalar& other, const at::Scalar& alpha) {
-  return at::add(self, other, alpha);
+  return add_relu(self, number(other), alpha);
 }
 
 at::Tensor shift(const at::Tensor& self, const at::Tensor& other) {

@@ -94,7 +94,6 @@ KernelList distribution_kernels() {
       kernel<ops::_dirichlet_grad, &dirichlet_grad>(),
       kernel<ops::_sample_dirichlet, &drawn_of_wide>(),
       kernel<ops::binomial, &binomial>(),
-      out_form<ops::bernoulli_out, ops::bernoulli>(),
       kernel<ops::native_dropout, &native_dropout>(),
       kernel<ops::_fused_dropout, &fused_dropout>(),
       kernel<ops::_masked_scale, &masked_scale>(),

@@ -135,6 +135,11 @@ at::Tensor& bernoulli_each(at::Tensor& self, const at::Tensor& p, OptGenerator g
   return templates::bernoulli_impl_<DrawBernoulli, at::Generator>(self, p, std::move(generator));
 }
 
+// Draws in the dtype of `out`, which need not be that of the probabilities.
+at::Tensor& bernoulli_out(const at::Tensor& self, OptGenerator generator, at::Tensor& out) {
+  return templates::bernoulli_out_impl<DrawBernoulli, at::Generator>(out, self, std::move(generator));
+}
+
 void require_permutable(c10::ScalarType dtype) {
   require_countable(dtype, "randperm");
   TORCH_CHECK_NOT_IMPLEMENTED(dtype != c10::kBool, "\"randperm\" not implemented for 'Bool'");
@@ -254,6 +259,7 @@ KernelList random_kernels() {
       kernel<ops::geometric_, &geometric_>(),
       kernel<ops::bernoulli__float, &bernoulli_with>(),
       kernel<ops::bernoulli__Tensor, &bernoulli_each>(),
+      kernel<ops::bernoulli_out, &bernoulli_out>(),
       kernel<ops::randperm, &randperm>(),
       kernel<ops::randperm_generator, &randperm_generator>(),
       kernel<ops::randperm_generator_out, &randperm_out>(),

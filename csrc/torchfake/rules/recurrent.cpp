@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <torchfake/rules/forms.h>
+#include <torchfake/rules/results.h>
 
 namespace torchfake {
 
@@ -105,18 +106,25 @@ mkldnn_rnn_layer_backward(
     const at::Tensor& /*weight4*/,
     const at::Tensor& hx,
     const at::Tensor& cx,
-    const at::Tensor& /*output*/,
-    const at::Tensor& /*hy*/,
-    const at::Tensor& /*cy*/,
+    const at::Tensor& output,
+    const at::Tensor& hy,
+    const at::Tensor& cy,
     const OptTensor& grad_output,
     const OptTensor& grad_hy,
     const OptTensor& grad_cy,
     bool /*reverse*/,
     int64_t mode,
     int64_t hidden_size) {
-  const auto is_given = [](const OptTensor& tensor) { return tensor && tensor->defined(); };
-  if (!is_given(grad_output) && !is_given(grad_hy) && !is_given(grad_cy)) {
+  if (!value(grad_output).defined() && !value(grad_hy).defined() && !value(grad_cy).defined()) {
     return {};
+  }
+  const std::initializer_list<at::Tensor> read = {
+      input, weight1, weight2, hx, cx, output, hy, cy, value(grad_output), value(grad_hy), value(grad_cy)};
+  for (const at::Tensor& tensor : read) {
+    const c10::ScalarType dtype = tensor.defined() ? tensor.scalar_type() : c10::kFloat;
+    TORCH_CHECK(
+        dtype == c10::kFloat || dtype == c10::kBFloat16 || dtype == c10::kHalf,
+        "itensor_view_from_dense expects float, bfloat16 or half tensor input");
   }
   const auto gradient = [](c10::IntArrayRef sizes) { return at::detail::empty_meta(sizes, c10::kFloat); };
   const auto bias = [&] { return gradient({mode == kGruMode ? 4 * hidden_size : weight3.size(0)}); };
