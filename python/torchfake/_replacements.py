@@ -301,6 +301,25 @@ _MODES = (
             "_aot_autograd.utils",
         )
     ),
+    *(
+        Patch(
+            f"torch._functorch._aot_autograd.{module}:is_fake_tensor",
+            interop.is_fake_tensor,
+            When.FAKES_EXIST,
+            "Since 2.14: AOTAutograd asks a function whether it traces FakeTensors.",
+            copies=False,
+            optional=True,
+        )
+        for module in ("frontend_utils", "functional_utils", "graph_compile", "runtime_wrappers", "utils")
+    ),
+    Patch(
+        "torch._functorch._aot_autograd.frontend_utils:maybe_get_fake_mode",
+        interop.mode_of_fake,
+        When.FAKES_EXIST,
+        "Since 2.14: AOTAutograd converts fakes of another mode than the one that it traces with.",
+        copies=False,
+        optional=True,
+    ),
     Patch(
         "torch._inductor.fx_passes.memory_estimator:GraphAliasTracker._get_output_storages",
         interop.output_storages,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch.utils._pytree import tree_leaves
-from typing_extensions import deprecated
+from typing_extensions import TypeIs, deprecated
 
 from torchfake import _C
 from torchfake.converter import AnyTensor, is_plain, rewrap, with_history
@@ -177,6 +177,21 @@ def detect_mode(original: Callable[..., Any], inputs: Any = None) -> Any:
     return mode if mode is not None and mode._state.exclusive else found
 
 
+def _is_of_fake_tensor_mode(t: object) -> TypeIs[FakeTensor]:
+    """Whether `t` is a fake of a FakeTensorMode of ours."""
+    return isinstance(t, Tensor) and _C.is_plain_fake(t) and _C.mode_of(t).exclusive
+
+
+def is_fake_tensor(original: Callable[[object], bool], x: object) -> bool:
+    """AOTAutograd takes the fakes of a FakeTensorMode of ours for FakeTensors, as `either_fake` does."""
+    return original(x) or _is_of_fake_tensor_mode(x)
+
+
+def mode_of_fake(original: Callable[[object], Any], t: object) -> Any:
+    """AOTAutograd leaves fakes of the FakeTensorMode that it traces with as they are."""
+    return t.fake_mode if _is_of_fake_tensor_mode(t) else original(t)
+
+
 class _EitherMode(type):
     """The type of what stands for PyTorch's FakeTensorMode in modules that only ask `isinstance`."""
 
@@ -188,9 +203,7 @@ class _EitherFake(type):
     """The type of what stands for PyTorch's FakeTensor in modules that only ask `isinstance`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        if isinstance(instance, PyTorchsFakeTensor):
-            return True
-        return isinstance(instance, Tensor) and _C.is_plain_fake(instance) and _C.mode_of(instance).exclusive
+        return isinstance(instance, PyTorchsFakeTensor) or _is_of_fake_tensor_mode(instance)
 
 
 def either_mode(original: Any) -> Any:
