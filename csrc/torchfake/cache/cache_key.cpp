@@ -46,7 +46,7 @@ uint64_t bits_of(double value) {
   return bits;
 }
 
-// Two words a step.
+// Two words at a time.
 uint64_t mix(uint64_t hash, uint64_t first, uint64_t second) {
   __extension__ using wide = unsigned __int128;
   const wide product = static_cast<wide>(first ^ 0x9E3779B97F4A7C15ull) * (second ^ hash);
@@ -157,7 +157,7 @@ void CacheKey::add_int_list(c10::IntArrayRef values) {
 
 namespace {
 
-// Finds the first tensor with a storage. A search among few, a table for the long lists of optimizers.
+// Finds the first tensor with a given storage: a linear search among few, a table for the long lists of optimizers.
 class FirstWithStorage {
  public:
   explicit FirstWithStorage(c10::ArrayRef<TensorArg> tensors) : tensors_(tensors) {
@@ -261,11 +261,12 @@ void CacheKey::add_settings(const OpTraits& traits, const ModeState& mode) {
       static_cast<uint64_t>(mode.options.prefer_device_type.has_value()) << 14 |
       static_cast<uint64_t>(mode.options.exclusive) << 15 |
       static_cast<uint64_t>(mode.options.prefer_device_type.value_or(c10::kCPU)) << 16 |
-      // Whether a kernel's own writes count up versions: torch.arange excludes the key, torch.ops.aten.arange does not.
+      // Whether a kernel's own writes increment versions: torch.arange excludes the key, torch.ops.aten.arange does
+      // not.
       static_cast<uint64_t>(excluded.has(c10::DispatchKey::ADInplaceOrView)) << 24 |
       static_cast<uint64_t>(KernelEnvironment::cuda_capability(mode)) << 32);
-  // For which devices autocast is off: composites call operators that it casts. What the CPU's casts to decides what is
-  // refused.
+  // The devices for which autocast is disabled: composites call operators that it casts. The CPU's autocast dtype
+  // determines what is refused.
   add((excluded & c10::autocast_dispatch_keyset).raw_repr());
   if (C10_UNLIKELY(!excluded.has(c10::DispatchKey::AutocastCPU))) {
     add(static_cast<uint64_t>(KernelEnvironment::autocast_dtype(c10::kCPU)));
@@ -319,7 +320,7 @@ Bypass CacheKey::build(const Call& call, const ModeState& mode) {
     return Bypass::kRecorded;
   }
   add_op(traits);
-  const TensorArg* next = call.tensors().begin();  // in the order of the arguments
+  const TensorArg* next = call.tensors().begin();  // in argument order
   for (size_t i = 0; i < call.num_args(); ++i) {
     const c10::IValue& value = call.arg(i);
     const ArgTraits& facts = traits.args[i];

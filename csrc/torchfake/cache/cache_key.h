@@ -5,36 +5,36 @@
 
 namespace torchfake {
 
-// Why a call went past the cache. In the order of `bypass_reason_name`.
+// Why a call bypassed the cache. In the order of `bypass_reason_name`.
 enum class Bypass : uint8_t {
   kNone,
   kDisabled,  // switched off
   kDataDependent,  // the outcome depends on values
   kRealTensor,  // a real tensor among the arguments
-  kNotBuiltin,  // an operator of the user's: what its kernel looks at is its own affair
-  kArgument,  // an argument of a kind that cannot be part of a key: a storage, a symbolic integer
-  kComposite,  // decomposed into operators that are cached
+  kNotBuiltin,  // a user-defined operator: what its kernel reads is unknown
+  kArgument,  // an argument that cannot be part of a key: a storage, a symbolic integer
+  kComposite,  // decomposed into operators that are cached themselves
   kSharedOutputs,  // fresh outputs that share a storage
-  kReplacedStorage,  // an input got another storage
-  kRecorded,  // a recorder or a rule wants to see the call
+  kReplacedStorage,  // an input was given another storage
+  kRecorded,  // a recorder or a rule needs to see the call
   kCount,
 };
 
 const char* bypass_reason_name(Bypass reason);
 
 // Note [Cache key]
-// Words, compared as a whole; the hash only finds the candidate. For every tensor: keys (backend, conjugate, inference),
-// dtype, number-ness, device, sizes, strides. Where it can matter and only there: the storage offset and size (views,
-// resizes), and which inputs share a storage and at what offset (operators that write). For every other argument its
-// value, but for factors that only scale (a learning rate): their type. Of the mode: whether absent devices may be
-// claimed and the like. Of the thread: autocast, whether writes count up versions, and the global settings of Note
-// [Kernel environment].
-// Left out, because kernels of step 4 cannot see it: values, autograd state, the identity of tensors.
+// A key is a row of words, compared as a whole; the hash only finds the candidate. For every tensor it contains: keys
+// (backend, conjugate, inference), dtype, whether it is a wrapped number, device, sizes, strides. Only where they can
+// matter: the storage offset and size (views, resizes), and which inputs share a storage and at which offset (operators
+// that write). For every other argument its value, or only its type for factors that scale (a learning rate). For the
+// mode: whether absent devices may be claimed and similar options. For the thread: autocast, whether writes increment
+// versions, and the global settings of Note [Kernel environment].
+// Not included, because the kernels of step 4 cannot see them: values, autograd state, the identity of tensors.
 //
-// A key is put together in two places, from arguments in boxes (`build`) and from arguments as C++ has them
-// (dispatch/unboxed_call.h), and both by the `add_` functions below, so that they agree word for word. Hazard: entries
-// are only ever stored under keys of `build`. Where the other place says less or something else it misses, and the call
-// takes the long way; it cannot find a wrong entry.
+// Keys are built in two places, from boxed arguments (`build`) and from unboxed C++ arguments
+// (dispatch/unboxed_call.h), both through the `add_` functions below, so that they agree word for word. Hazard: entries
+// are only stored under keys of `build`. If the other place produced fewer or different words, it would miss and take
+// the slow path; it cannot find a wrong entry.
 class CacheKey {
  public:
   CacheKey() = default;
@@ -43,20 +43,20 @@ class CacheKey {
   CacheKey(CacheKey&&) = delete;
   CacheKey& operator=(CacheKey&&) = delete;
 
-  // Builds the key of a call, or says why there is none.
+  // Builds the key of a call, or says why it has none.
   Bypass build(const Call& call, const ModeState& mode);
 
   // The pieces, in this order: the operator, its arguments, aliases, settings; then `finish`.
   void add_op(const OpTraits& traits);
   void add_tensor(const OpTraits& traits, const TensorArg& tensor);
-  void add_plain_fake(const OpTraits& traits, const FakeTensorImpl& fake);  // the same, of a plain geometry
+  void add_plain_fake(const OpTraits& traits, const FakeTensorImpl& fake);  // the same for a plain geometry
   void add_undefined();
   void add_none();
   void add_bool(bool value);
   void add_int(int64_t value);
   void add_double(double value);
   void add_complex(c10::complex<double> value);
-  void add_factor(bool is_int);  // a number of which the type alone counts
+  void add_factor(bool is_int);  // a number of which only the type matters
   void add_device(c10::Device device);
   void add_string(std::string_view text);
   void add_generator(const at::Generator& generator);
@@ -66,13 +66,13 @@ class CacheKey {
   void add_settings(const OpTraits& traits, const ModeState& mode);
   void finish();
 
-  // Makes the values of `settings` part of a finished key, with those that already are.
+  // Adds the values of `settings`, together with those already included, to a finished key.
   void add_more_settings(uint32_t settings);
 
   uint64_t hash() const {
     return hash_;
   }
-  // The settings whose values the key contains beside those of every key.
+  // The settings whose values the key contains in addition to those of every key.
   uint32_t settings() const {
     return settings_;
   }
@@ -81,7 +81,7 @@ class CacheKey {
   }
 
  private:
-  // Marks of what a word is, so that rows of different meaning never agree by chance.
+  // Tags for the kinds of words, so that rows with different meanings never compare equal.
   enum Mark : uint64_t {
     kNoneMark = 0x1000000000000001,
     kTensorMark,
@@ -124,18 +124,18 @@ class CacheKey {
   bool add_value(const c10::IValue& value, bool type_only);
   void add_values_of_settings();
 
-  // Not a SmallVector: that would test for room and store its size with every word.
+  // Not a SmallVector, which would check its capacity and store its size with every word.
   uint64_t inline_[kInline];
   uint64_t* begin_ = inline_;
   uint64_t* next_ = inline_;
   uint64_t* end_ = inline_ + kInline;
-  std::unique_ptr<uint64_t[]> heap_;  // once `inline_` is too small
+  std::unique_ptr<uint64_t[]> heap_;  // used once `inline_` is too small
   uint64_t hash_ = 0;
   uint32_t settings_ = 0;
-  size_t before_settings_ = 0;  // how many words precede the values of `settings_`, which come last
+  size_t before_settings_ = 0;  // the number of words before the values of `settings_`, which come last
 };
 
-// Returns room for two words on the storage, where they are wanted.
+// Reserves two words for the storage, if they are needed.
 inline uint64_t* CacheKey::add_tensor(
     bool with_storage,
     const c10::TensorImpl& tensor,

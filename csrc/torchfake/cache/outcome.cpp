@@ -46,7 +46,7 @@ bool Outcome::same_as(const Outcome& other) const {
 
 namespace {
 
-// With more inputs than this they are looked up in a table.
+// Above this number of inputs they are looked up in a table.
 constexpr size_t kFew = 16;
 
 uint32_t version_of(const c10::TensorImpl& tensor) {
@@ -152,7 +152,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       reason = Bypass::kReplacedStorage;
       return CacheEntryPtr();
     }
-    // Views share a version with their base: counted once.
+    // Views share a version counter with their base: counted once.
     const uint32_t counted_up = version_of(now) - before.version;
     const bool counted = counted_up > 0 &&
         std::any_of(inputs_.begin(), inputs_.begin() + static_cast<ptrdiff_t>(i), [&](const Before& b) {
@@ -162,7 +162,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     Geometry geometry(now);
     const bool moved = geometry != before.geometry;
     if (moved && !call.traits.reads_storage) {
-      reason = Bypass::kReplacedStorage;  // the key lacks where in its storage the input was
+      reason = Bypass::kReplacedStorage;  // the key does not contain the input's position in its storage
       return CacheEntryPtr();
     }
     if (moved || version_bumps > 0) {
@@ -175,7 +175,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     entry->outputs.push_back(recipe(tensor));
     const OutputRecipe& added = entry->outputs.back();
     if (added.kind == OutputRecipe::Kind::kView && !call.traits.is_view) {
-      return false;  // a view from an operator that is not known to make any: the key lacks offsets
+      return false;  // a view from an operator that is not declared to return views: the key contains no offsets
     }
     if (added.kind == OutputRecipe::Kind::kUndefined) {
       return true;
@@ -299,7 +299,7 @@ void apply_geometry(const Geometry& geometry, FakeTensorImpl& tensor) {
   }
 }
 
-// Gives the inputs' storages their new sizes. Where one is refused, those before it get their old ones back.
+// Resizes the inputs' storages. If one is refused, those already resized get their old sizes back.
 void resize_storages(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
   c10::SmallVector<std::pair<c10::StorageImpl*, size_t>, 2> resized;
   try {

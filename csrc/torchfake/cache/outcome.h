@@ -11,7 +11,7 @@
 
 namespace torchfake {
 
-// How to make one output.
+// How to create one output.
 struct OutputRecipe {
   enum class Kind : uint8_t { kFresh, kView, kInput, kUndefined, kConstant };
   Kind kind = Kind::kConstant;
@@ -21,23 +21,23 @@ struct OutputRecipe {
   c10::DispatchKeySet keys;
   caffe2::TypeMeta dtype;
   FakeGeometry geometry;
-  size_t nbytes = 0;  // kFresh: of the storage
+  size_t nbytes = 0;  // kFresh: of the storage, in bytes
   uint32_t version = 0;  // kFresh: how often the kernel wrote to it
-  c10::IValue constant;  // kConstant: what is no tensor
+  c10::IValue constant;  // kConstant: a value that is not a tensor
 
   bool operator==(const OutputRecipe& other) const;
 };
 
-// What a call does to an input.
+// The effect of a call on an input.
 struct InputChange {
   uint32_t input = 0;
-  uint32_t version_bumps = 0;  // how often its kernel counted up the version
-  std::optional<Geometry> geometry;  // afterwards, where it has changed
+  uint32_t version_bumps = 0;  // how often its kernel incremented the version
+  std::optional<Geometry> geometry;  // afterwards, if it has changed
 
   bool operator==(const InputChange& other) const = default;
 };
 
-// A step of how a kernel allocates: memory that it takes and gives back before it returns, and its outputs in between.
+// One step in a kernel's allocations: memory that it takes and returns before it ends, interleaved with its outputs.
 struct SideAllocation {
   enum class Kind : uint8_t { kTake, kGiveBack, kOutput };
 
@@ -49,38 +49,38 @@ struct SideAllocation {
   bool operator==(const SideAllocation& other) const = default;
 };
 
-// The error that a call ends in: what to throw again.
+// The error that a call ends in, to be thrown again.
 struct ErrorOutcome {
   enum class Type : uint8_t { kPlain, kTyped, kIndex, kValue, kType, kNotImplemented, kLinAlg };
   Type type = Type::kPlain;
-  ErrorKind kind = ErrorKind::kDataAccess;  // of kTyped
+  ErrorKind kind = ErrorKind::kDataAccess;  // for kTyped
   std::string op;
   std::string message;
 };
 
-// What a call does: all of it, so that a hit leaves nothing out.
+// Everything a call does, so that a hit omits nothing.
 struct Outcome {
   c10::SmallVector<OutputRecipe, 1> outputs;
-  // For each value returned: how many of `outputs` it takes, as a list, or -1 for one that is no list.
+  // For each returned value: how many of `outputs` it takes, as a list, or -1 if it is not a list.
   c10::SmallVector<int32_t, 4> returns;
   std::vector<InputChange> changes;
   std::vector<SideAllocation> allocations;
-  bool is_one_tensor = false;  // the usual case: one value returned, a tensor
+  bool is_one_tensor = false;  // the common case: one returned value, a tensor
   int64_t largest_output = 0;  // in elements
   c10::Device device{c10::kCPU};
-  std::unique_ptr<ErrorOutcome> error;  // null for a call that succeeds
+  std::unique_ptr<ErrorOutcome> error;  // null for a successful call
 
   bool same_as(const Outcome& other) const;
 };
 
-// An outcome in the cache. But for `constant`, it never changes once it is there. Small ones are one block of memory: a
-// cache that has filled is read from memory that no cache of the CPU holds, and every further block is a further wait.
+// A cached outcome. Except for `constant` it is immutable once stored. Small ones are a single block of memory: the
+// entries of a full cache do not fit into the CPU's caches, and every further block is a further cache miss.
 struct CacheEntry final : c10::intrusive_ptr_target, Outcome {
   c10::SmallVector<uint64_t, 24> key;
   uint64_t hash = 0;
-  // When it was last used: a cell of the shard's. See Shard.
+  // When it was last used: a cell of the shard. See Shard.
   std::atomic<uint64_t>* last_used = nullptr;
-  // The values of the output, where they follow from the key: owned, set once. See Note [Constants].
+  // The values of the output, if the key determines them: owned, set once. See Note [Constants].
   mutable std::atomic<c10::StorageImpl*> constant{nullptr};
 
   ~CacheEntry() override;
@@ -90,12 +90,12 @@ struct CacheEntry final : c10::intrusive_ptr_target, Outcome {
 
 using CacheEntryPtr = c10::intrusive_ptr<CacheEntry>;
 
-// What has to be remembered of a call before its kernel runs, to make an entry of it afterwards.
+// What must be recorded before a call's kernel runs in order to create an entry afterwards.
 class OutcomeRecorder {
  public:
   explicit OutcomeRecorder(const Call& call);
 
-  // The entry for what the call has returned; or, in `reason`, why there is none.
+  // The entry for what the call has returned, or null with the reason in `reason`.
   CacheEntryPtr outcome(const Call& call, const CacheKey& key, c10::Device device, Bypass& reason) const;
 
  private:
@@ -103,7 +103,7 @@ class OutcomeRecorder {
     c10::intrusive_ptr<c10::TensorImpl> tensor;
     const c10::StorageImpl* storage;
     bool is_written;
-    Geometry geometry;  // of one that is written
+    Geometry geometry;  // of an argument that is written
     uint32_t version = 0;
     c10::DispatchKeySet keys;
   };
@@ -117,11 +117,11 @@ class OutcomeRecorder {
   ska::flat_hash_map<const void*, uint32_t> index_;
 };
 
-// The entry for an error that the call ended in; null for one that may not come again (memory that ran out), or whose
-// type cannot be told.
+// The entry for the error that the call ended in; null for one that may not recur (out of memory), or whose type is
+// unknown.
 CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
 
-// Makes an output that is a tensor; `tensors` are those of the call. In this order: the outputs, then the rest.
+// Creates an output that is a tensor; `tensors` are those of the call. Order: the outputs, then the rest.
 at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
 
 // Whether `announce_and_apply` has anything to do.
@@ -129,11 +129,11 @@ inline bool has_effects(const Outcome& outcome) {
   return !outcome.changes.empty() || !outcome.allocations.empty();
 }
 
-// Announces allocations, which name no outputs, and applies changes. Throws what the mode's observer throws, having
-// changed nothing.
+// Announces allocations whose order does not involve the outputs, and applies changes. Throws what the mode's observer
+// throws, with nothing changed.
 void announce_and_apply(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
 
-// Replaces the arguments on the stack by what the outcome says. Throws the outcome's error.
+// Replaces the arguments on the stack by the results of the outcome. Throws the outcome's error.
 void replay(const Call& call, const Outcome& outcome, const ModePtr& mode);
 
 }  // namespace torchfake

@@ -15,15 +15,15 @@ namespace {
 
 constexpr size_t kShards = 16;
 constexpr size_t kThreadSlots = 4096;
-constexpr size_t kSmallCache = 1024;  // entries; a smaller one stays in one shard, so that its limits are exact
+constexpr size_t kSmallCache = 1024;  // entries; a cache this small uses a single shard, so that its limits are exact
 
-// Entries have numbered places. When each was last used stands in a row of its own, so that choosing what to evict does
-// not touch the entries. Hazard: a thread that still has an entry which was evicted writes to the cell of its old place,
-// and another entry looks younger than it is; cells are never freed, so that is all.
+// Entries have numbered places. The time of last use is stored in a separate array, so that choosing a victim does not
+// touch the entries. Hazard: a thread that still holds an evicted entry writes to the cell of its old place, which only
+// makes another entry look more recently used; cells are never freed.
 struct Shard {
   std::mutex mutex;
-  ska::flat_hash_map<uint64_t, uint32_t> places;  // by hash: of two keys with one hash, the later one stays
-  std::vector<CacheEntryPtr> entries;  // by place; null where there is none
+  ska::flat_hash_map<uint64_t, uint32_t> places;  // by hash: of two keys with the same hash the later one is kept
+  std::vector<CacheEntryPtr> entries;  // by place; null if empty
   std::vector<uint32_t> free_places;
   std::deque<std::atomic<uint64_t>> ages;  // by place
   size_t bytes = 0;
@@ -44,14 +44,14 @@ struct Shared {
   SharedSwitch unchecked{true};
 };
 
-// Never destroyed: threads may outlive static storage. Made when the library is loaded, before anybody can call it.
+// Never destroyed: threads may outlive static storage. Created at load time, before it can be used.
 Shared* const g_shared = new Shared();
 
 Shared& shared() {
   return *g_shared;
 }
 
-// A thread's own table, and its count of hits, which `info` adds up over all threads that live or have lived.
+// A thread's own table and hit count; `info` sums the counts over all threads, including ended ones.
 struct ThreadTable {
   struct Slot {
     uint64_t hash = 0;
@@ -66,8 +66,8 @@ struct ThreadTable {
   std::atomic<uint64_t> hits{0};
 };
 
-// On the heap: the library's own thread-local block is static and has to stay small. The bare pointer is what every
-// call reads; the owner beside it has a destructor, and asking for it costs a test and a call.
+// On the heap: the library's static TLS block has to stay small. Every call reads the bare pointer; the owner beside it
+// has a destructor, and accessing it costs a check and a call.
 __attribute__((tls_model("initial-exec"))) thread_local ThreadTable* t_table = nullptr;
 
 struct ThreadTables {
@@ -117,7 +117,7 @@ void forget_old_generation(ThreadTable& table) {
 }
 
 void touch(const CacheEntry& entry) {
-  // Time is counted in misses: between two of them nothing is evicted, and nothing needs to be written.
+  // Time is counted in misses: between two misses nothing is evicted, and nothing needs to be written.
   const uint64_t now = shared().misses.load(std::memory_order_relaxed);
   if (entry.last_used->load(std::memory_order_relaxed) != now) {
     entry.last_used->store(now, std::memory_order_relaxed);
@@ -130,7 +130,7 @@ bool matches(const CacheEntry& entry, const CacheKey& key) {
 }
 
 void count_hit(ThreadTable& table) {
-  // Only this thread writes it.
+  // Written only by this thread.
   table.hits.store(table.hits.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -149,7 +149,7 @@ void drop(Shard& shard, uint32_t place) {
   shard.free_places.push_back(place);
 }
 
-// Drops the least recently used quarter of a full shard, at least one entry.
+// Evicts the least recently used quarter of a full shard, at least one entry.
 void evict(Shard& shard) {
   std::vector<uint64_t> ages;
   ages.reserve(shard.size());
@@ -170,7 +170,7 @@ void evict(Shard& shard) {
   }
 }
 
-// A place for a new entry.
+// A free place for a new entry.
 uint32_t take_place(Shard& shard) {
   if (!shard.free_places.empty()) {
     const uint32_t place = shard.free_places.back();

@@ -1,4 +1,5 @@
-// The table of outcomes: same operator, same metadata, same arguments, so the same outputs without running anything.
+// The table of outcomes: the same operator with the same metadata and arguments gives the same outputs without running
+// anything.
 #pragma once
 
 #include <torchfake/cache/outcome.h>
@@ -18,24 +19,24 @@ struct CacheInfo {
 };
 
 // Note [Reading the cache]
-// One table for the process, in shards with a lock each, and before it a small table of each thread's own. A hit in the
-// thread's table takes no lock and writes nothing that others read, but for the entry's time of last use, and that once
-// an epoch. Hazard: an entry evicted from the shared table may live on in a thread's; it holds no references to
-// anything, so an old answer is still a right one. `clear()` starts a new generation, which empties the threads' tables
-// when they are next used.
+// The process has one table, in shards with a lock each; in front of it, every thread has a small table of its own. A
+// hit in the thread's table takes no lock and writes nothing that other threads read except the entry's time of last
+// use, at most once per epoch. Hazard: an entry evicted from the shared table may survive in a thread's table; it holds
+// no references to anything, and an old outcome is still correct. `clear()` starts a new generation, which empties each
+// thread's table when it is next used.
 namespace shape_cache {
 
-// The entry for a key, or null. Counts a hit or a miss. The entry lives until this thread calls `find` again.
+// The entry for a key, or null. Counts a hit or a miss. The entry is valid until this thread calls `find` again.
 const CacheEntry* find(const CacheKey& key);
 
-// The same in this thread's own table alone, and counts nothing: `count_hit` does, once the entry has been used.
+// Looks only in this thread's own table and counts nothing: `count_hit` does, once the entry has been used.
 const CacheEntry* peek(const CacheKey& key);
 void count_hit(const CacheEntry& entry);
 
-// Adds an entry, evicting the least recently used where the cache is full.
+// Adds an entry, evicting the least recently used ones if the cache is full.
 void insert(CacheEntryPtr entry);
 
-// Gives an entry the values of its output, a CPU storage that nobody else writes to. The first one stays.
+// Attaches the values of its output to an entry, a CPU storage that nobody else writes to. The first call wins.
 void set_constant(const CacheEntry& entry, c10::intrusive_ptr<c10::StorageImpl> bytes);
 
 void count_bypass(Bypass reason);
@@ -44,17 +45,17 @@ CacheInfo info();
 void clear();
 void set_limits(size_t max_entries, size_t max_bytes);
 
-// Whether it answers, for all modes and threads: switched on, and held off by no NoCache.
+// Whether the cache is enabled, for all modes and threads: switched on, and not held off by a NoCache.
 bool enabled();
 void set_enabled(bool enabled);
-// Whether the kernel runs on a hit as well, to be compared: switched on, or asked for by a CrossCheck.
+// Whether the kernel also runs on a hit, to be compared: switched on, or requested by a CrossCheck.
 bool cross_check();
 void set_cross_check(bool cross_check);
-// Whether a hit is all that a call needs: enabled, and not cross-checked.
+// Whether a hit completes a call: the cache is enabled and not being cross-checked.
 bool answers_alone();
 
-// While one lives, the cache answers no call, on any thread: of any mode, or of `mode` alone where one is given. Scopes may
-// overlap in any order, and end on another thread than they began on.
+// While alive, the cache is not used on any thread: by any mode, or by `mode` alone if given. Scopes may overlap in any
+// order, and end on another thread than they began on.
 class NoCache {
  public:
   explicit NoCache(ModePtr mode = {});
@@ -68,7 +69,7 @@ class NoCache {
   const ModePtr mode_;
 };
 
-// While one lives, every hit is compared with the kernel, on all threads. Scopes overlap as those of NoCache do.
+// While alive, every hit on any thread is compared with the kernel. Scopes may overlap, as with NoCache.
 class CrossCheck {
  public:
   CrossCheck();

@@ -1,4 +1,4 @@
-// Tells the observer what a kernel takes beside its outputs, and in which order.
+// Announces a kernel's allocations in addition to its outputs, in order.
 #include <torchfake/cache/side_allocations.h>
 
 #include <torchfake/core/call_context.h>

@@ -1,4 +1,4 @@
-// What torchfake changes in PyTorch for fakes to work, and while what.
+// Installs and removes the changes that fakes need in PyTorch.
 #include <torchfake/core/activation.h>
 
 #include <torchfake/core/fake_mode.h>
@@ -32,9 +32,9 @@ struct List {
 };
 
 struct Activation {
-  // Held while the first list is installed or removed; a thread that waits for it gives up what the holder may need.
+  // Held while the first list is installed or removed. A thread waiting for it releases any lock the holder may need.
   std::mutex first_mutex;
-  // Guards the rest, and is held for moments only.
+  // Guards everything else; only held briefly.
   std::mutex mutex;
   std::array<List, 3> lists;
   int64_t used = 0;
@@ -56,7 +56,7 @@ std::atomic<bool> g_fakes_exist{false};
 std::atomic<uint32_t> g_number{1};
 std::atomic<WaitHook> g_wait_hook{nullptr};
 
-// Whether this thread is activating: what an installation does may need a mode itself.
+// Whether this thread is activating: an installation may itself enter a mode.
 thread_local bool t_activating = false;
 
 std::unique_lock<std::mutex> lock_first() {
@@ -148,7 +148,8 @@ bool deactivate() {
     if (state.entered > 0) {
       return false;
     }
-    // Before anything is removed: whoever enters a mode from now on waits for the lock above and installs again.
+    // Deactivated before anything is removed: a thread that enters a mode from here on waits for the lock above and
+    // reinstalls.
     g_number.fetch_add(1, std::memory_order_relaxed);
     g_active.store(false, std::memory_order_release);
     update_spans(state);

@@ -1,4 +1,4 @@
-// The allocation interface: who hears of the memory that fakes would take, and may refuse it.
+// The allocation interface: observers are told about the memory that fakes would take, and may refuse it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,30 +12,30 @@ namespace torchfake {
 
 class StorageCounts;
 
-// A storage that is to be allocated, or to get another size.
+// A storage about to be allocated or resized.
 struct Allocation {
-  const void* id = nullptr;  // names the storage until it is freed; null for memory that a kernel takes while it runs
+  const void* id = nullptr;  // identifies the storage until it is freed; null for a kernel's temporary memory
   c10::Device device{c10::kCPU};
-  c10::StreamId stream = 0;  // the current one of the device
+  c10::StreamId stream = 0;  // the device's current stream
   size_t nbytes = 0;
-  std::string_view op;  // the operator that asks: "aten::add". Empty outside of one. Valid as long as the process
+  std::string_view op;  // the allocating operator: "aten::add"; empty outside of one. Lives as long as the process
 };
 
-// Hears of every fake storage of a mode: a memory model is built on it. Called on the thread that creates, resizes or
-// drops the storage. Must not run tensor operators.
+// Is notified about every fake storage of a mode; the memory model is built on it. Called on the thread that creates,
+// resizes or drops the storage. Must not run tensor operators.
 class StorageObserver {
  public:
   virtual ~StorageObserver() = default;
 
-  // May throw to refuse the memory (c10::OutOfMemoryError). The call then ends with that error, and no argument of it has
-  // changed.
+  // May throw to refuse the allocation (c10::OutOfMemoryError). The call then fails with that error, and none of its
+  // arguments has changed.
   virtual void on_alloc(const Allocation& allocation) = 0;
   virtual void on_resize(const Allocation& allocation, size_t old_nbytes) = 0;
 
   virtual void on_free(const void* id, c10::Device device, size_t nbytes) noexcept = 0;
 
-  // Where it only counts, what storages may add themselves to without calling it; null for any other observer. Such an
-  // observer refuses nothing.
+  // For an observer that only counts: the counters that storages update directly instead of calling it. Null for any
+  // other observer. A counting observer never refuses an allocation.
   StorageCounts* counts() const {
     return counts_;
   }
@@ -48,7 +48,7 @@ class StorageObserver {
   StorageCounts* const counts_ = nullptr;
 };
 
-// While one lives, allocations of this thread are those of operator `op`, whose name lives as long as the process.
+// While alive, allocations on this thread are attributed to operator `op`, whose name must live as long as the process.
 class AllocatingOperator : Scoped<std::string_view> {
  public:
   explicit AllocatingOperator(std::string_view op);
@@ -56,7 +56,7 @@ class AllocatingOperator : Scoped<std::string_view> {
   static std::string_view current();
 };
 
-// The allocation of `nbytes` on `device` by the operator that runs, on the current stream.
+// An allocation of `nbytes` on `device` by the running operator, on the current stream.
 Allocation allocation_of(const void* id, c10::Device device, size_t nbytes);
 
 }  // namespace torchfake

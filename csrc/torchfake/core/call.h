@@ -10,21 +10,21 @@
 
 namespace torchfake {
 
-// Whether an index of this dtype is a mask, whose values decide on the shape of the result.
+// Whether an index of this dtype is a mask, whose values determine the shape of the result.
 inline bool is_mask(c10::ScalarType dtype) {
   return dtype == c10::kBool || dtype == c10::kByte;
 }
 
 struct TensorArg {
   c10::TensorImpl* impl;
-  FakeTensorImpl* fake;  // null for a tensor that is no fake
+  FakeTensorImpl* fake;  // null for a real tensor
   uint16_t arg;  // index of the argument
   uint32_t element;  // index in the argument, where that is a list
   bool is_written;
   bool is_out;
 };
 
-// Holds no references of its own: valid while the arguments stay on the stack unchanged. After a change, `rescan()`.
+// Holds no references: valid while the arguments stay unchanged on the stack. Call `rescan()` after changing them.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, torch::jit::Stack* stack);
@@ -49,16 +49,16 @@ class Call {
   bool has_non_fake() const {
     return has_non_fake_;
   }
-  // The mode that answers: that of the first fake, else the thread's. Null where neither is.
+  // The mode that handles the call: that of the first fake, otherwise the thread's. Null if there is neither.
   const ModePtr* find_mode() const;
 
-  // The device argument, where there is one that is not None.
+  // The device argument, if the call has one that is not None.
   std::optional<c10::Device> device_arg() const;
 
-  // Puts `tensor` in the place of a tensor argument. A list is copied first: the caller's own is left alone.
+  // Replaces a tensor argument by `tensor`. A list is copied first, so the caller's list is unaffected.
   void replace(const TensorArg& which, const at::Tensor& tensor);
 
-  // Looks at the arguments again.
+  // Collects the tensors among the arguments again.
   void rescan();
 
   // "argument 'other'", or "element 3 of argument 'tensors'".
@@ -76,7 +76,7 @@ class Call {
   bool has_non_fake_ = false;
 };
 
-// The operator's last `num_returns` values on the stack, after a call.
+// The operator's results: the last `num_returns` values on the stack after a call.
 c10::ArrayRef<c10::IValue> outputs_of(const Call& call);
 
 }  // namespace torchfake

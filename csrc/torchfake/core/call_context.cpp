@@ -5,7 +5,7 @@ namespace torchfake {
 
 namespace {
 
-// In the library's static TLS block: it is read on every device() of a fake.
+// In the library's static TLS block: it is read by every device() of a fake.
 __attribute__((tls_model("initial-exec"))) thread_local CallContext* t_current = nullptr;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What an operator call accumulates while its kernel runs: one scoped object per call, linked to the call around it.
+// What an operator call accumulates while its kernel runs: one scoped object per call, linked to the enclosing call's.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,16 +9,16 @@
 namespace torchfake {
 
 // Note [Call context]
-// A rule or a composite kernel calls other operators, and these calls come back to the engine. What a nested call reads
-// of values and of global settings, the outer call has read too:
+// A rule or a composite kernel calls other operators, and these calls come back to the engine. Any value or global
+// setting that a nested call reads, the outer call has read as well:
 //
 //   outer call            CallContext
-//     rule calls at::sum    CallContext, merged into the one above when the call ends, also by an exception
+//     rule calls at::sum    CallContext, merged into the outer one when the call ends, also by an exception
 //       kernel reads the number of threads
 //
-// A context is opened for every call that the cache does not answer. Operators that a kernel calls while fakes answer
-// `meta` (Note [Inside a kernel]) share the context of the call that runs the kernel.
-// Rejected: thread-local flags, one per fact. A nested call reset those of the call around it.
+// Every call that the cache does not answer opens a context. Operators called by a kernel while fakes report `meta` as
+// their device (Note [Inside a kernel]) share the context of the call that runs the kernel.
+// Rejected: one thread-local flag per fact. A nested call reset the flags of the call around it.
 class CallContext {
  public:
   CallContext() noexcept;
@@ -28,27 +28,27 @@ class CallContext {
   CallContext(CallContext&&) = delete;
   CallContext& operator=(CallContext&&) = delete;
 
-  // The context of the innermost call of this thread whose kernel runs; null where none does.
+  // The context of the innermost call of this thread whose kernel is running; null if no kernel is running.
   static CallContext* current() noexcept;
 
-  // The device that the call claims: kernels of different devices lay out some results differently.
+  // The device that the call claims: kernels of different devices use different layouts for some results.
   c10::Device claimed_device{c10::kCPU};
-  // The compute capability of its cards: see KernelEnvironment::cuda_capability.
+  // The compute capability of the claimed cards: see KernelEnvironment::cuda_capability.
   int64_t cuda_capability = 90;
-  // How many kernels run inside of each other.
+  // How deeply running kernels are nested.
   int kernel_depth = 0;
-  // Whether the kernel that runs is one of the Meta key's, which is to say Python's.
+  // Whether the running kernel is registered for the Meta key, that is, a Python kernel.
   bool in_python_kernel = false;
-  // Whether Python code may stand between this call and those that come back to the engine from it.
+  // Whether Python code may run between this call and the nested calls that come back to the engine.
   bool passes_python = false;
-  // The device type for which autocast would cast operators that the composite calls.
+  // The device type for which autocast would cast the operators that the composite calls.
   std::optional<c10::DeviceType> may_cast;
-  // The outcome depends on something that no cache key contains: a known value, or autocast inside a composite.
+  // The outcome depends on something that is never part of a cache key: a known value, or autocast inside a composite.
   bool is_unkeyed = false;
-  // Whether the kernel that runs is a composite that every backend runs, called by no other kernel: the operators that it
-  // calls are called for real, too.
+  // Whether the running kernel is a composite shared by all backends and not called by another kernel: a real call
+  // would dispatch the operators it calls, too.
   bool in_composite = false;
-  // The settings that were read, as bits. See KernelEnvironment.
+  // The settings that were read, as a bit set. See KernelEnvironment.
   uint32_t settings = 0;
 
  private:
@@ -57,15 +57,15 @@ class CallContext {
 
 // Note [Inside a kernel]
 // A meta kernel must see meta tensors, and the program around it must see the claimed device. Instead of keeping two
-// tensors in step, a fake answers both: `device()` is the claimed device, except on a thread that is inside a kernel
-// call of the engine, where it is meta. Keys are dealt with by the same guard: see dispatch/meta_call.cpp.
+// tensors in sync, one fake reports either: `device()` is the claimed device, except on a thread that is inside a
+// kernel call of the engine, where it is meta. The same guard handles dispatch keys: see dispatch/meta_call.cpp.
 //
 //   with fake_mode():
-//     x = torch.ones(2, device="cuda")   # x.device: cuda:0; in the kernel that adds: meta
+//     x = torch.ones(2, device="cuda")   # x.device: cuda:0; inside the kernel of add: meta
 //     x + 1
 //
 // Rejected: a second, plain meta tensor inside each fake. Every in-place change of sizes or strides would have to be
-// carried over, and twice the memory is used.
+// mirrored, and each fake would take twice the memory.
 class InKernel {
  public:
   // Requires an open CallContext.

@@ -1,6 +1,6 @@
-// What differs between the PyTorch releases torchfake can be built against, and nothing else.
-// Everything outside this file is written for all of them. Operators that only some releases have are in
-// cmake/records/operators_of_releases.json, and reach C++ as compat::ops.
+// Everything that differs between the PyTorch releases torchfake can be built against, and nothing else.
+// The rest of the code is written for all supported releases. Operators that exist only in some of them are listed in
+// cmake/records/operators_of_releases.json and are available to C++ as compat::ops.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -27,8 +27,8 @@
 
 namespace torchfake::compat {
 
-// The slot in PyTorch's thread-local debug info that carries the mode. PyTorch hands that info to autograd's worker
-// threads, which is why it is used.
+// The slot in PyTorch's thread-local debug info that holds the mode. PyTorch propagates that info to autograd's worker
+// threads.
 #if TORCHFAKE_TORCH_AT_LEAST(13)
 inline constexpr std::string_view kModeInfoName = "torchfake.mode";
 inline c10::DebugInfoKind mode_info_kind() {
@@ -40,14 +40,14 @@ inline c10::DebugInfoKind mode_info_kind() {
 }
 #endif
 
-// Calls `hook` when someone asks `storage` for a pointer to write through. The hook is expected to throw.
+// Registers `hook` to be called when `storage` is asked for a mutable data pointer. The hook is expected to throw.
 inline void set_write_hook(c10::StorageImpl* storage, void (*hook)(c10::StorageImpl*)) {
 #if TORCHFAKE_TORCH_AT_LEAST(13)
   if (!storage->has_materializer()) {
     storage->set_materializer(hook);
   }
 #else
-  (void)hook;  // No hook there: PyTorch's own message will have to do.
+  (void)hook;  // Not supported by this release: the user gets PyTorch's own message.
   storage->set_throw_on_mutable_data_ptr();
 #endif
 }
@@ -60,7 +60,7 @@ inline void clear_write_hook(c10::StorageImpl* storage) {
 #endif
 }
 
-// How `_scaled_mm_v2` takes its lists of scales: since 2.14 it is a structured operator.
+// The argument type of `_scaled_mm_v2`'s lists of scales, which became a structured operator in 2.14.
 #if TORCHFAKE_TORCH_AT_LEAST(14)
 using ScaleList = const at::ITensorListRef&;
 inline std::vector<at::Tensor> tensors(const at::ITensorListRef& list) {
@@ -74,14 +74,14 @@ inline at::TensorList tensors(at::TensorList list) {
 #endif
 
 // Note [Views ask for a device]
-// Since 2.15 PyTorch's functions that make views pass on the device that a tensor with the Fake key claims. They look for
-// it where PyTorch's own fakes keep it, and assert that it is there. Fakes of ours keep it elsewhere, and inside a kernel
-// they and the plain tensors with their keys are on meta (Note [Inside a kernel]). So while a view is made its base is
-// lent a device, and then base and view give it back, to be on meta as before.
+// Since 2.15, PyTorch's view functions pass on the device claimed by a tensor with the Fake key. They read it from
+// where PyTorch's own fakes store it and assert that it is set. torchfake stores it elsewhere, and inside a kernel its
+// fakes, and plain tensors that carry their keys, are on meta (Note [Inside a kernel]). So the base is given a device
+// while a view is being made, and afterwards it is removed from both base and view, which are on meta again.
 #if TORCHFAKE_TORCH_AT_LEAST(15)
 inline constexpr bool kViewsAskForDevice = true;
 
-// Does nothing to a tensor without the Fake key. Returns the type of the backend whose keys the tensor has.
+// Does nothing for a tensor without the Fake key. Returns the backend type whose keys the tensor has.
 inline c10::DeviceType lend_device(c10::TensorImpl* impl) {
   const c10::BackendComponent backend = impl->key_set().highestBackendKey();
   const c10::DeviceType type = backend == c10::BackendComponent::InvalidBit
@@ -89,9 +89,9 @@ inline c10::DeviceType lend_device(c10::TensorImpl* impl) {
       : c10::dispatchKeyToDeviceType(c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::Dense, backend));
   if (impl->is_fake()) {
     if (impl->maybe_get_extra_meta() == nullptr) {
-      impl->set_fake_tensor_mode(nullptr);  // of the functions that make extra metadata, one that changes nothing else
+      impl->set_fake_tensor_mode(nullptr);  // creates the extra metadata, and changes nothing else
     }
-    // A view is given the keys of the backend that it is told, which may be any but meta.
+    // A view gets the keys of the given backend, which may be any but meta.
     const bool is_indexed = type != c10::kCPU && type != c10::kMeta;
     impl->maybe_get_extra_meta()->fake_device_ = is_indexed ? c10::Device(type, 0) : c10::Device(c10::kCPU);
   }
@@ -115,14 +115,14 @@ inline void give_back_device(c10::TensorImpl* /*impl*/, c10::DeviceType /*type*/
 // Whether quantile() of a CPU tensor finds a single quantile by selection instead of sorting.
 inline constexpr bool kSelectsSingleQuantile = TORCHFAKE_TORCH_AT_LEAST(15);
 
-// Whether aminmax() refuses complex numbers before it looks at anything else. Earlier it was left to the kernels.
+// Whether aminmax() checks for complex dtypes before anything else. Earlier releases leave that to the kernels.
 inline constexpr bool kAminmaxChecksDtypeFirst = TORCHFAKE_TORCH_AT_LEAST(15);
 
-// Whether hardtanh() of unsigned integers takes negative limits.
+// Whether hardtanh() of unsigned integers accepts negative limits.
 inline constexpr bool kHardtanhTakesNegativeLimits = TORCHFAKE_TORCH_AT_LEAST(15);
 
-// Throws what `op` throws for a dtype that it does not accept, if this is one. With each release fewer of these errors are
-// plain ones.
+// Throws the error that `op` raises for an unsupported dtype, if it has a specific type in this release. Fewer of these
+// are plain errors with each release.
 template <typename... Parts>
 void check_dtype(std::string_view op, bool is_accepted, const Parts&... message) {
   if (C10_LIKELY(is_accepted)) {
@@ -138,7 +138,7 @@ void check_dtype(std::string_view op, bool is_accepted, const Parts&... message)
   TORCH_CHECK(false, message...);
 }
 
-// Throws what reflection_pad2d throws for these arguments. `padding` begins with the last dimension.
+// Throws the error that reflection_pad2d raises for these arguments. `padding` starts with the last dimension.
 inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padding) {
 #if TORCHFAKE_TORCH_AT_LEAST(15)
   at::native::padding::pad_shape_check(self, padding, 2, /*is_reflection=*/true);
@@ -172,8 +172,8 @@ inline void check_reflection_pad2d(const at::Tensor& self, c10::IntArrayRef padd
 #endif
 }
 
-// Throws what the gradient of padding throws for arguments that do not fit each other. `padding` has two numbers for each
-// dimension that is padded, and may be no shorter than the operator wants it.
+// Throws the error that the backward of padding raises for mismatched arguments. `padding` has two numbers per padded
+// dimension, and at least as many as the operator requires.
 inline void check_pad_backward(
     const at::Tensor& grad_output,
     const at::Tensor& self,

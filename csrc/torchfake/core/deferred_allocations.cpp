@@ -1,4 +1,4 @@
-// Storages of one operator whose allocation is told later.
+// Allocations of one operator that are reported to the observer later.
 #include <torchfake/core/deferred_allocations.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ DeferredAllocations* DeferredAllocations::current() {
 }
 
 void DeferredAllocations::add(StorageContext* context, std::shared_ptr<StorageObserver> observer) {
-  // Outputs may be views of one storage.
+  // Several outputs may be views of the same storage.
   const bool waits =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.context == context; });
   if (!waits) {
@@ -48,7 +48,7 @@ void DeferredAllocations::tell(c10::StorageImpl* storage) {
   const auto found = std::find_if(
       waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.context == context; });
   if (found == waiting_.end()) {
-    return;  // an input, or one that was told before
+    return;  // an input, or already reported
   }
   Waiting waiting = std::move(*found);
   waiting_.erase(found);

@@ -1,4 +1,4 @@
-// Storages of one operator whose allocation is told later, in the order in which the operator's kernel allocates.
+// Allocations of one operator that are reported later, in the order in which the operator's kernel allocates.
 #pragma once
 
 #include <torchfake/core/fake_storage.h>
@@ -7,8 +7,9 @@
 
 namespace torchfake {
 
-// While one lives, the storages that this thread makes are not told to their observer: tell() does it, one by one. The
-// inner of two has them. Nothing that lives longer may depend on one that was never told: it is freed untold as well.
+// While one is alive, storages created on this thread are not reported to their observer until tell() reports them one
+// by one. If two are nested, the inner one collects. A storage that is never reported is not reported as freed either,
+// so it must not outlive this object.
 class DeferredAllocations {
  public:
   DeferredAllocations();
@@ -18,15 +19,15 @@ class DeferredAllocations {
   DeferredAllocations(DeferredAllocations&&) = delete;
   DeferredAllocations& operator=(DeferredAllocations&&) = delete;
 
-  // That of this thread, or null.
+  // The innermost one of this thread, or null.
   static DeferredAllocations* current();
 
   void add(StorageContext* context, std::shared_ptr<StorageObserver> observer);
   void forget(const StorageContext* context);
 
-  // Tells of the storage if it is among those that wait. Throws what the observer throws.
+  // Reports the storage if it is pending. Throws what the observer throws.
   void tell(c10::StorageImpl* storage);
-  // The same of all that wait still, in the order in which they were made.
+  // Reports all pending storages, in creation order.
   void tell_rest();
 
  private:

@@ -7,8 +7,8 @@
 
 namespace torchfake {
 
-// The keys on which autograd sees a dense tensor of any device a fake may claim, and Fake, which takes over where autograd
-// is disabled.
+// The autograd keys under which a dense tensor of any claimable device is handled, and Fake, which takes over where
+// autograd is disabled.
 inline constexpr std::array<c10::DispatchKey, 13> kDenseAutogradKeys = {
     c10::DispatchKey::AutogradCPU,
     c10::DispatchKey::AutogradCUDA,

@@ -24,7 +24,7 @@ void set_error_hook(ErrorHook hook) {
 
 namespace {
 
-// Whether nothing but C++ stands between this boundary and the call of the engine around it.
+// Whether there is only C++ code between this boundary and the enclosing call of the engine.
 bool is_inner_boundary() {
   const CallContext* around = CallContext::current();
   return around != nullptr && !around->passes_python && c10::impl::TorchDispatchModeTLS::stack_len() == 0;

@@ -1,4 +1,4 @@
-// The errors a user of fake tensors can meet. Each names the operator, what was expected and got, and the way out.
+// The errors that users of fake tensors can get. Each names the operator, what was expected and found, and a way out.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,20 +8,20 @@
 namespace torchfake {
 
 enum class ErrorKind : uint8_t {
-  kDataAccess,  // data was asked of a fake: data_ptr(), numpy(), tolist()
-  kDataDependentOutput,  // the result of an operator is a value: item(), equal()
+  kDataAccess,  // data of a fake was requested: data_ptr(), numpy(), tolist()
+  kDataDependentOutput,  // an operator's result is a value: item(), equal()
   kDynamicOutputShape,  // the shape of a result depends on values: nonzero(), unique()
-  kUnsupportedOperator,  // no kernel, rule or decomposition can answer for this operator
+  kUnsupportedOperator,  // no kernel, rule or decomposition handles this operator
   kUnsupportedFakeTensor,  // a tensor that cannot be faked (sparse, quantized, ...)
   kDeviceMismatch,  // two inputs claim different devices
-  kRealTensor,  // a real tensor stands among fakes, or a fake among real ones
-  kMetadataMismatch,  // the cross-check found two answers
+  kRealTensor,  // a real tensor among fakes, or a fake among real tensors
+  kMetadataMismatch,  // cross-checking found a difference
   kMixedModes,  // fakes of two modes in one operator, or two kinds of modes at once
-  kDeviceNotFaked,  // a device this machine lacks, in a mode that does not fake it
-  kUnsupportedMutationAliasing,  // an operator writes to an argument, or returns a view of one, and does not say so
+  kDeviceNotFaked,  // a device this machine lacks, in a mode that does not fake absent devices
+  kUnsupportedMutationAliasing,  // an operator mutates an argument, or returns a view of one, without declaring it
 };
 
-// Base of all of them. `op()` is the operator's name ("aten::nonzero"), empty where no operator is involved.
+// The base class. `op()` is the operator's name ("aten::nonzero"), or empty if no operator is involved.
 class FakeTensorError : public c10::Error {
  public:
   FakeTensorError(ErrorKind kind, std::string op, const std::string& message);
@@ -56,19 +56,19 @@ using MixedModesError = TypedError<ErrorKind::kMixedModes>;
 using DeviceNotFakedError = TypedError<ErrorKind::kDeviceNotFaked>;
 using UnsupportedMutationAliasingException = TypedError<ErrorKind::kUnsupportedMutationAliasing>;
 
-// Throws the error of that kind, as its own type. `raise` puts the operator's name before the detail.
+// Throws an error of the given kind, with its own type. `raise` prepends the operator's name to the detail.
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& op, const std::string& message);
 [[noreturn]] void raise(ErrorKind kind, const std::string& op, const std::string& detail);
 
-// A language front may turn these errors into its own: the hook is called with every error that is about to leave the
-// engine and throws something else, or returns to let the error pass. Set once, at load.
+// A language binding may translate these errors: the hook is called with every error that is about to leave the engine,
+// and either throws another or returns to let it pass. Set once, at load time.
 using ErrorHook = void (*)(const FakeTensorError&);
 void set_error_hook(ErrorHook hook);
 
-// Runs `body`; an error of ours that leaves it goes through the hook. Every way out of the engine is inside one. Calls
-// that the engine makes come back to it, and so have boundaries inside of boundaries. Between two of them errors keep
-// their type, for the kernels of the outer call tell them apart; the outermost one shows them to the hook, and so does an
-// inner one where Python code, which would lose the type, stands in between.
+// Runs `body`; an error of ours that leaves it is passed to the hook. Every exit of the engine is inside such a
+// boundary. The engine's own calls come back to it, so boundaries nest. Between two of them errors keep their type,
+// because kernels of the outer call distinguish them. The outermost boundary calls the hook, and so does an inner one
+// if Python code, which would lose the type, runs in between.
 void show_to_hook(const FakeTensorError& error);
 
 template <typename Body>

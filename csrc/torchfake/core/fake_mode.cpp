@@ -1,4 +1,4 @@
-// The mode in which tensors are created fake.
+// The mode in which new tensors are fake.
 #include <torchfake/core/fake_mode.h>
 
 #include <c10/core/AutogradState.h>
@@ -12,23 +12,23 @@
 
 namespace torchfake {
 
-// An entry of the thread's debug info: a mode that was entered, or null for none. See Note [Where the mode lives].
+// An entry in the thread's debug info: an entered mode, or null for none. See Note [Where the mode lives].
 struct ModeInfo final : c10::DebugInfoBase {
   ModePtr mode;
   std::shared_ptr<OpRecorder> recorder;
   ModeInfo* outer = nullptr;  // alive as long as this one is in the debug info
   const c10::ThreadLocalDebugInfo* entry = nullptr;
-  std::atomic<bool> left{false};  // earlier than what was entered after it
-  std::function<void()> restore;  // of the outermost one: see restore_when_left
-  bool was_included = false;  // the Fake key, before
-  bool was_multithreaded = false;  // autograd, before
+  std::atomic<bool> left{false};  // left before the modes entered after it
+  std::function<void()> restore;  // of the outermost mode: see restore_when_left
+  bool was_included = false;  // previous state of the Fake key
+  bool was_multithreaded = false;  // previous state of multithreaded autograd
 };
 
 namespace {
 
 std::atomic<int64_t> g_exclusive_modes{0};
 std::atomic<int64_t> g_recorded_scopes{0};
-std::atomic<int64_t> g_reasons_to_look{0};  // both of them
+std::atomic<int64_t> g_reasons_to_look{0};  // both kinds together
 
 thread_local std::optional<RealTensors> t_real_tensors;
 
@@ -36,7 +36,7 @@ ModeInfo* innermost_entry() {
   return static_cast<ModeInfo*>(c10::ThreadLocalDebugInfo::get(compat::mode_info_kind()));
 }
 
-// The innermost one that was not left.
+// The innermost mode that has not been left.
 ModeInfo* innermost() {
   ModeInfo* info = innermost_entry();
   while (info != nullptr && info->left) {
@@ -51,9 +51,10 @@ void set_thread_state(bool included, bool multithreaded) {
 }
 
 // Note [One thread for backward]
-// Autograd sends the work of each non-CPU device to a thread of that device, and fails for a device that had none when
-// its threads were started. A backward on fakes has nothing to wait for, so in the mode it runs on the calling thread,
-// whichever devices are claimed, and saves the hops. Outside the mode PyTorch's own rule holds.
+// Autograd runs the work of each non-CPU device on a thread of that device, and fails for a device that did not exist
+// when those threads were started. A backward pass on fakes has nothing to wait for, so inside the mode it runs on the
+// calling thread for any claimed device, which also saves switching threads. Outside the mode PyTorch's own rule
+// applies.
 std::shared_ptr<ModeInfo> enter(ModePtr mode, std::shared_ptr<OpRecorder> recorder) {
   auto info = std::make_shared<ModeInfo>();
   if (recorder) {
@@ -75,9 +76,9 @@ bool is_on_top(const ModeInfo& info) {
   return info.entry == c10::ThreadLocalDebugInfo::current().get();
 }
 
-// Modes are mostly left in reverse order, and each gives back what it found. One that is left earlier (a generator that
-// is closed, a profiler that was started inside and still runs) is only marked, until those above it are gone. Other
-// threads may have the entry too: one that is not marked stays theirs.
+// Modes are usually left in reverse order, and each restores what it found. One that is left early (a generator being
+// closed, a profiler that started inside and is still running) is only marked until the modes above it are gone. Other
+// threads may hold the entry as well: an unmarked entry stays valid for them.
 void leave(ModeInfo& info) {
   if (info.restore) {
     std::exchange(info.restore, nullptr)();
@@ -130,7 +131,7 @@ bool is_kept_out(const ModeState& mode) {
   if (!mode.options.exclusive) {
     return false;
   }
-  // A kernel that the engine runs in the mode keeps Python's modes out as well, and neither of the other two.
+  // A kernel that the engine runs in the mode also excludes Python's modes, and none of the other two.
   const c10::DispatchKeySet excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
   return excluded.has(c10::DispatchKey::Python) &&
       (excluded.has(c10::DispatchKey::PreDispatch) || excluded.has(c10::DispatchKey::Functionalize));
@@ -178,9 +179,9 @@ void set_real_tensors_override(std::optional<RealTensors> what) {
 }
 
 // Note [Where the mode lives]
-// Two thread-locals of PyTorch make a mode: the Fake key among the keys that every dispatch includes, and an entry in
-// the thread-local debug info that holds the options. Both are part of at::ThreadLocalState, so autograd's workers and
-// at::launch get them with no help of ours. A thread_local of torchfake would not travel.
+// Two of PyTorch's thread-locals make up a mode: the Fake key among the keys included in every dispatch, and an entry
+// in the thread-local debug info that holds the options. Both are part of at::ThreadLocalState, so autograd's workers
+// and at::launch inherit them. A thread_local of torchfake would not be propagated.
 
 const ModePtr* find_current_mode() {
   const ModeInfo* info = innermost();
@@ -211,7 +212,7 @@ FakeMode::FakeMode(const ModePtr& state) : FakeMode(state, recorder_around(state
 
 FakeMode::FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder) : state_(std::move(state)) {
   TORCH_CHECK_VALUE(state_, "FakeMode: expected a mode, got none; NoFakeMode suspends the one that is active.");
-  mode_entered();  // first: from now on nobody deactivates
+  mode_entered();  // first: prevents deactivation from here on
   try {
     state_->note_use();
     info_ = enter(state_, std::move(recorder));

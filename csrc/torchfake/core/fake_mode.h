@@ -1,4 +1,4 @@
-// The mode in which tensors are created fake, and the options fakes take from it.
+// The mode in which new tensors are fake, and its options.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -21,8 +21,8 @@ struct IValue;
 
 namespace torchfake {
 
-// Hears of every operator a mode has answered: the seam on which deferred initialisation is built. `arguments` are the
-// operator's arguments as they were called, `outputs` what it returned. May throw; the call then fails with that.
+// Is notified about every operator that a mode has handled; deferred initialisation can be built on it. `arguments` are
+// the operator's arguments as passed, `outputs` its results. May throw, in which case the call fails with that error.
 class OpRecorder {
  public:
   virtual ~OpRecorder() = default;
@@ -32,19 +32,19 @@ class OpRecorder {
       c10::ArrayRef<c10::IValue> outputs) = 0;
 };
 
-// What becomes of a real tensor among an operator's arguments.
+// What happens to a real tensor among an operator's arguments.
 enum class RealTensors : uint8_t {
-  kAmongThemselves,  // real tensors make real ones; among fakes, data is made fake on the way in
-  kRefused,  // an error, always
-  kConverted,  // made fake on the way in, once for each
+  kAmongThemselves,  // real tensors alone stay real; among fakes, data is converted on the way in
+  kRefused,  // always an error
+  kConverted,  // converted on the way in, each tensor once
 };
 
-// An option that one thread may change while others read it. Nothing else is ordered by it: a call that runs meanwhile
-// sees the old value or the new one.
+// An option that one thread may change while others read it. It orders nothing else: a concurrent call sees the old or
+// the new value.
 template <typename Value>
 class Option {
  public:
-  // Not explicit: an option is written as its value, FakeModeOptions{.known_values = 0}.
+  // Implicit, so that an option is written as its value: FakeModeOptions{.known_values = 0}.
   template <typename From>
     requires(std::is_convertible_v<From, Value> && !std::is_same_v<std::remove_cvref_t<From>, Option>)
   Option(From&& value) noexcept : value_(std::forward<From>(value)) {}
@@ -61,7 +61,7 @@ class Option {
   operator Value() const noexcept {
     return get();
   }
-  // Of one that may be absent.
+  // For an optional value.
   bool has_value() const noexcept {
     return get().has_value();
   }
@@ -74,8 +74,8 @@ class Option {
   std::atomic<Value> value_;
 };
 
-// A switch that anybody may turn, and that scopes hold off while they last: it is on where it was turned on and nobody
-// holds it off. Scopes of several threads may overlap in any order.
+// A switch with two parts: it is on if it was turned on and no scope holds it off. Scopes of several threads may
+// overlap in any order.
 class SharedSwitch {
  public:
   explicit SharedSwitch(bool on) noexcept : turned_on_(on), reasons_to_be_off_(on ? 0 : 1) {}
@@ -91,7 +91,7 @@ class SharedSwitch {
   void hold_off() noexcept {
     ++reasons_to_be_off_;
   }
-  // Once for each hold_off().
+  // Once per hold_off().
   void release() noexcept {
     --reasons_to_be_off_;
   }
@@ -102,65 +102,67 @@ class SharedSwitch {
 };
 
 struct FakeModeOptions {
-  // Whether devices that this machine lacks may be claimed. If false, asking for one throws DeviceNotFakedError.
+  // Whether absent devices may be claimed. If false, requesting one throws DeviceNotFakedError.
   Option<bool> fake_cuda = true;
-  // The most elements a fake may have whose values are kept because they follow from constants; 0 keeps none.
+  // The largest number of elements for which a fake keeps values derived from constants; 0 keeps none.
   Option<int64_t> known_values = 16384;
-  // The most bytes that are kept for known values, of all fakes together. What is over it is not known.
+  // The largest number of bytes kept for known values, over all fakes together. Values beyond it are unknown.
   size_t known_bytes = size_t{1} << 30;
-  // Whether factories make known values. If not, they come in with constants alone (torch.tensor, to_fake's `lift`).
+  // Whether factories produce known values. If false, only constants do (torch.tensor, to_fake's `lift`).
   Option<bool> known_from_factories = true;
-  // The most elements of a random result whose values are drawn, from the generator that a real call would use; 0 draws
-  // none. See Note [Draws].
+  // The largest number of elements for which random results are drawn, from the generator that a real call would use; 0
+  // draws none. See Note [Draws].
   Option<int64_t> drawn_values = 64;
-  // Whether a search for values that are amiss is taken to find none: the gradients that a loss scaler checks are finite.
+  // Whether a check for invalid values is assumed to find none: the gradients that a loss scaler checks are finite.
   Option<bool> assumes_valid = true;
-  // How many devices of an accelerator there are; 0 lets any index be claimed.
+  // The number of devices of an accelerator; 0 allows any index.
   Option<int64_t> cards = 0;
-  // The compute capability of the claimed cards, 10 * major + minor. Which kernels answer depends on it.
+  // The compute capability of the claimed cards, 10 * major + minor. It determines which kernels are used.
   Option<int64_t> capability = 90;
-  // Hears of what is answered in the place of values that nobody knows. Where there is none, that is an error.
+  // Is notified of every stand-in for an unknown value. If null, reading an unknown value is an error.
   std::shared_ptr<StandIns> stand_ins;
-  // Real values travel along with every fake, random ones too, whatever their size: each operator also runs for real.
+  // Real values are computed along with every fake, random ones included, whatever their size: each operator also runs
+  // for real.
   Option<bool> propagate_real_tensors = false;
   Option<RealTensors> real_tensors = RealTensors::kAmongThemselves;
   // Whether fakes of other modes are refused.
   bool exclusive = false;
-  // Whether `equal` takes two tensors of values that are not known for different, in place of an error. A guess, for
-  // those who know that it does no harm: torch::nn::MultiheadAttention asks it of its inputs, to choose between ways
-  // that come to the same.
+  // Whether `equal` assumes that two tensors of unknown values differ, instead of failing. An assumption for callers
+  // that know it is harmless: torch::nn::MultiheadAttention compares its inputs to choose between equivalent
+  // implementations.
   Option<bool> distinct_tensors_differ = false;
-  // Whether a mask of values that are not known is taken to select everything, in place of an error: the most that it can
-  // select. A guess, for those who ask for it: a router that gives tokens to experts then gives each of them to each.
+  // Whether a mask of unknown values is assumed to select everything, the maximum it can select, instead of failing. A
+  // router that assigns tokens to experts then assigns every token to every expert.
   Option<bool> selects_all = false;
-  // Whether an operator that has no meta kernel may run its CPU kernel on zeros.
+  // Whether an operator without a meta kernel may run its CPU kernel on zeros.
   Option<bool> allow_fallback_kernels = true;
   // Whether a fake may claim the meta device.
   Option<bool> allow_meta = true;
-  // Whether the shape cache may answer, to begin with: ModeState::cache is asked.
+  // Whether the shape cache is initially enabled: ModeState::cache is what is read.
   bool cache_enabled = true;
-  // Where inputs claim devices of two types, this one wins instead of an error.
+  // If inputs claim devices of two types, this type wins instead of an error.
   Option<std::optional<c10::DeviceType>> prefer_device_type = std::nullopt;
   std::shared_ptr<StorageObserver> storage_observer;
-  // Hears of every operator on fakes of the mode, wherever it is called; FakeMode takes one for its scope alone.
+  // Is notified of every operator on fakes of the mode, wherever it is called; a recorder passed to FakeMode covers
+  // that scope only.
   std::shared_ptr<OpRecorder> recorder;
 };
 
-// A mode's lasting part: fakes keep it alive and stay bound to it after the mode has been left.
+// The persistent part of a mode: fakes keep it alive and stay bound to it after the mode has been left.
 struct ModeState final : c10::intrusive_ptr_target {
   explicit ModeState(FakeModeOptions options);
   ~ModeState() override;
-  // When nobody holds it any more; a weak pointer keeps the destructor waiting.
+  // Called when the last owner is gone; weak pointers delay the destructor.
   void release_resources() override;
 
-  // What is an Option may be changed at any time, by any thread; the rest is as it was made.
+  // Options may be changed at any time by any thread; the rest is constant.
   FakeModeOptions options;
   // Whether the shape cache may answer.
   SharedSwitch cache;
-  // Advanced by whoever traces again with the same fakes: ends what they remember. See ValueMemos.
+  // Advanced when the same fakes are traced again: invalidates what they have memorised. See ValueMemos.
   Option<int64_t> epoch = 0;
 
-  // The activation in which the mode was entered or made a fake last; 0 if it never did. See Note [Activation].
+  // The activation in which the mode was last entered or created a fake; 0 if none. See Note [Activation].
   std::atomic<uint32_t> used_in{0};
   void note_use() {
     if (C10_UNLIKELY(used_in.load(std::memory_order_relaxed) != activation_number())) {
@@ -171,49 +173,48 @@ struct ModeState final : c10::intrusive_ptr_target {
 
 using ModePtr = c10::intrusive_ptr<ModeState>;
 
-// The innermost mode of this thread, or null. Autograd's threads have the mode of the thread that called backward.
+// The innermost mode of this thread, or null. Autograd's threads inherit the mode of the thread that called backward.
 ModePtr current_mode();
 const ModePtr* find_current_mode();
 
 // Whether this thread is in a mode.
 bool in_fake_mode();
 
-// Whether an exclusive mode, which is one of Python's to those who use it, is kept out for now with the rest of these:
-// by no_dispatch(), while PyTorch's own FakeTensorMode runs a kernel, while functionalization asks what a view does to
-// sizes. What has no fake among its arguments is real then.
+// Whether an exclusive mode, which to its users is one of Python's modes, is currently disabled along with the others:
+// by no_dispatch(), while PyTorch's own FakeTensorMode runs a kernel, or while functionalization asks how a view
+// changes sizes. A call without fakes among its arguments is then real.
 bool is_kept_out(const ModeState& mode);
 
-// Whether some mode is exclusive, so that calls have to be looked at for fakes of two modes.
+// Whether some mode is exclusive, so that calls must be checked for fakes of two modes.
 bool exclusive_modes_exist();
 
-// Whether a call needs more than the outcome that the cache has for it, for any of these reasons: some mode is exclusive,
-// or some scope of some thread has a recorder. One question for both, because every hit asks it.
+// Whether a cached outcome is not sufficient for a call: some mode is exclusive, or some scope of some thread has a
+// recorder. One combined flag, because every hit reads it.
 bool calls_need_a_look();
 
-// Where this thread is in a mode, has `save` called once, at once, and what it returns when the thread's outermost mode is
-// left. Later calls do nothing until then.
+// If this thread is in a mode, calls `save` immediately, and calls what it returns when the thread's outermost mode is
+// left. Further calls do nothing until then.
 void restore_when_left(const std::function<std::function<void()>()>& save);
 
-// The recorder of this thread's innermost scope, or null; and whether there is one, which is asked of every call.
+// The recorder of this thread's innermost scope, or null; and whether there is one, which every call asks.
 std::shared_ptr<OpRecorder> scope_recorder();
 bool scope_is_recorded();
 
-// What this thread does with real tensors, in place of what its modes say; nothing leaves it to them.
+// Overrides, for this thread, what its modes say about real tensors; no value leaves it to them.
 std::optional<RealTensors> real_tensors_override();
 void set_real_tensors_override(std::optional<RealTensors> what);
 
 struct ModeInfo;
 
-// While one lives, tensors created on this thread are fake. Nests: the innermost mode's options hold. To be destroyed
-// on the thread that made it.
+// While alive, tensors created on this thread are fake. Scopes nest; the innermost mode's options apply. Must be
+// destroyed on the thread that created it.
 class FakeMode {
  public:
   explicit FakeMode(FakeModeOptions options = {});
-  // Goes on with the recorder of the scope around it, where that is one of the same mode. Throws c10::ValueError if `state`
-  // is null.
+  // Keeps the recorder of the enclosing scope if that has the same mode. Throws c10::ValueError if `state` is null.
   explicit FakeMode(const ModePtr& state);
-  // With a recorder of its own, which hears of what is called on this thread and on those that autograd and at::launch
-  // run for it; null for none.
+  // With its own recorder, which is notified of calls on this thread and on threads on which autograd and at::launch
+  // run work for it; null for none.
   FakeMode(ModePtr state, std::shared_ptr<OpRecorder> recorder);
   ~FakeMode();
 
@@ -231,7 +232,7 @@ class FakeMode {
   std::shared_ptr<ModeInfo> info_;
 };
 
-// While one lives, this thread is in no mode: tensors created are real.
+// While alive, this thread is in no mode: new tensors are real.
 class NoFakeMode {
  public:
   NoFakeMode();

@@ -1,4 +1,4 @@
-// What stands behind the storage of a fake tensor.
+// The storage of a fake tensor.
 #include <torchfake/core/fake_storage.h>
 
 #include <c10/core/Allocator.h>
@@ -19,8 +19,8 @@ namespace torchfake {
 
 namespace {
 
-// A storage that is made for a fake, and not by a kernel. It differs in where its memory comes from, and in that it can
-// count itself: then it needs no context to be observed.
+// A storage created for a fake rather than by a kernel. Its memory is recycled, and it can update the counters itself,
+// so it needs no context to be counted.
 struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   using StorageImpl::StorageImpl;
   ~FakeStorageImpl() override {
@@ -31,13 +31,13 @@ struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   FakeStorageImpl(FakeStorageImpl&&) = delete;
   FakeStorageImpl& operator=(FakeStorageImpl&&) = delete;
 
-  // Somebody may hold a weak reference, and the storage be dead none the less.
+  // A storage that is only weakly referenced is dead.
   void release_resources() override {
     count_in(nullptr);
     StorageImpl::release_resources();
   }
 
-  // From now on it is part of `counts`, or of none.
+  // Makes it part of `counts`, or of none.
   void count_in(DeviceCounts* counts) {
     if (counts_ != nullptr && counted_ > 0) {
       counts_->remove(counted_);
@@ -51,7 +51,7 @@ struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
     }
   }
 
-  // To be called when it may have another size.
+  // Called after a possible change of size.
   void count_again() {
     if (counts_ != nullptr) {
       const int64_t before = std::exchange(counted_, StorageCounts::rounded(nbytes()));
@@ -74,7 +74,7 @@ void count_again(c10::StorageImpl* storage) {
   }
 }
 
-// One for each device, made when it is first claimed, and kept: storages may outlive everything else.
+// One per device, created when the device is first claimed and never destroyed: storages may outlive everything else.
 ClaimedMemory* claimed_memory(c10::Device device) {
   constexpr size_t kIndices = size_t{1} << (8 * sizeof(c10::DeviceIndex));
   static std::array<std::atomic<ClaimedMemory*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES * kIndices> table;
@@ -115,13 +115,13 @@ StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   return context;
 }
 
-// From now on reading the data is an error, and the observer, if there is one, knows of the storage.
+// Makes reading the data an error, and registers the storage with the observer, if there is one.
 void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
   compat::set_write_hook(storage, &refuse_data);
   if (C10_UNLIKELY(observer != nullptr)) {
     if (auto* fake = dynamic_cast<FakeStorageImpl*>(storage); fake != nullptr && fake->counts() != nullptr) {
       if (observer->counts() != nullptr) {
-        return;  // it counts itself
+        return;  // it updates the counters itself
       }
       fake->count_in(nullptr);
     }
@@ -140,7 +140,7 @@ void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<
 
 std::atomic<size_t> g_bytes_in_use{0};
 
-// To be called when other bytes stand behind a storage.
+// Called when the bytes behind a storage are replaced.
 void count(StorageContext& context) {
   const size_t before = context.counted;
   context.counted = (context.known ? context.known->nbytes() : 0) + (context.retired ? context.retired->nbytes() : 0);
@@ -159,12 +159,13 @@ void repoint(c10::StorageImpl* storage, void* data) {
 // Note [Resized without an operator]
 // PyTorch's composites resize an out= argument on the CPU by a function call, not by an operator (resize_output), and a
 // fake may claim the CPU. That function asks the storage's allocator for memory, copies what the storage points to, and
-// replaces the DataPtr and all that hangs on it:
+// replaces the DataPtr together with its context:
 //
 //   torch.kron(a, b, out=torch.ones(2))   # values known: the storage points to them
 //
-// A storage with a context therefore has that context for its allocator: asked for memory, it ends what is known, so that
-// there is nothing to copy, and moves itself into the new DataPtr. Other fake storages point to nothing and lose nothing.
+// Therefore the context of a storage is also its allocator: when asked for memory, it forgets the known values, so that
+// there is nothing to copy, and moves itself into the new DataPtr. Other fake storages point to nothing and lose
+// nothing.
 c10::DataPtr ClaimedMemory::allocate(size_t /*nbytes*/) {
   return {nullptr, c10::Device(c10::kMeta)};
 }
@@ -179,7 +180,7 @@ StorageContext::~StorageContext() {
   } else if (DeferredAllocations* deferred = DeferredAllocations::current()) {
     deferred->forget(this);
   }
-  // A storage that lives on, because somebody gave it another DataPtr, must not ask this one for memory.
+  // A storage that lives on with a different DataPtr must not ask this context for memory.
   if (c10::raw::intrusive_ptr::use_count(storage) > 0 && storage->allocator() == this) {
     storage->set_allocator(claimed_memory(device()));
   }
@@ -245,7 +246,7 @@ void adopt_storage(const c10::Storage& storage, c10::Device device, const std::s
 
 namespace {
 
-// Addresses are given out one after the other, and again from the start when all have been.
+// Addresses are assigned in increasing order, starting over when the range is used up.
 class AddressRange {
  public:
   static AddressRange& get() {
@@ -261,7 +262,7 @@ class AddressRange {
  private:
   static constexpr size_t kAlignment = 512;
   static constexpr size_t kSize = size_t{1} << 44;
-  static constexpr uintptr_t kBegin = uintptr_t{0x7} << 60;  // no address of a process, where none can be reserved
+  static constexpr uintptr_t kBegin = uintptr_t{0x7} << 60;  // outside of any address space, where none can be reserved
 
   AddressRange() {
     void* reserved = mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -326,8 +327,8 @@ void complete_known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   context->unknown.reset();
   context->is_blank = false;
-  // On a claimed CPU the bytes are where a real tensor would have them, so tolist(), numpy() and C++ code that reads
-  // lengths through a pointer find them. On any other device a pointer would not be readable here.
+  // For a claimed CPU the bytes are where a real tensor would have them, so that tolist(), numpy() and C++ code that
+  // reads lengths through a pointer find them. For any other device a pointer would not be readable here.
   if (context->device().is_cpu()) {
     repoint(storage, context->known->mutable_data());
     compat::clear_write_hook(storage);
@@ -352,17 +353,17 @@ void forget_known_bytes(c10::StorageImpl* storage) {
   compat::set_write_hook(storage, &refuse_data);
 }
 
-// set_nbytes of a symbolic size leaves the mark unset that nbytes() looks at; only making and swapping set it.
+// set_nbytes of a symbolic size does not set the flag that nbytes() checks; only construction and swapping do.
 void set_symbolic_bytes(c10::StorageImpl* storage, c10::Device device, const c10::SymInt& nbytes) {
   if (!nbytes.is_heap_allocated()) {
     resize_storage(storage, static_cast<size_t>(nbytes.as_int_unchecked()));
     return;
   }
   if (!has_symbolic_bytes(*storage)) {
-    ensure_context(storage, device);  // which keeps the number
+    ensure_context(storage, device);  // which preserves the address
   }
   forget_known_bytes(storage);
-  compat::clear_write_hook(storage);  // swapping asks it
+  compat::clear_write_hook(storage);  // swapping checks it
   c10::DataPtr data = std::move(storage->_mutable_data_ptr_no_checks());
   c10::StorageImpl sized(
       c10::StorageImpl::use_byte_size_t(),

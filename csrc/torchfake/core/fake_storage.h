@@ -1,4 +1,4 @@
-// What stands behind the storage of a fake tensor: no data, or known values; and who watches it live and die.
+// The storage of a fake tensor: without data or with known values, and observed over its lifetime.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -17,19 +17,19 @@
 
 namespace torchfake {
 
-// The values of a storage that repeats few of them. See Note [Repeated values].
+// The values of a storage that consists of few repeated ones. See Note [Repeated values].
 struct RepeatedBytes {
   struct Dim {
     int64_t size;
-    int64_t stride;  // in the elements of the fake's storage
-    int64_t value_stride;  // in `values`; 0 where they repeat
+    int64_t stride;  // in elements of the fake's storage
+    int64_t value_stride;  // in `values`; 0 for a repeated dimension
   };
   c10::intrusive_ptr<c10::StorageImpl> values;
   size_t itemsize = 0;
   c10::SmallVector<Dim, 4> dims;  // from the largest stride to the smallest; together they cover the storage
 };
 
-// The allocator of a fake storage: names the device that is claimed, which the DataPtr cannot, and allocates nothing.
+// The allocator of a fake storage: records the claimed device, which the DataPtr cannot, and allocates nothing.
 class ClaimedMemory : public c10::Allocator {
  public:
   explicit ClaimedMemory(c10::Device device) : device_(device) {}
@@ -44,7 +44,7 @@ class ClaimedMemory : public c10::Allocator {
   const c10::Device device_;
 };
 
-// The context of a fake storage's DataPtr. Most storages have none: it is made when an observer listens or when values
+// The context of a fake storage's DataPtr. Most storages have none: it is created when an observer is present or values
 // are known. See Note [Known values] and Note [Resized without an operator].
 struct StorageContext final : ClaimedMemory {
   StorageContext(c10::StorageImpl* storage, c10::Device device);
@@ -54,51 +54,51 @@ struct StorageContext final : ClaimedMemory {
   StorageContext(StorageContext&&) = delete;
   StorageContext& operator=(StorageContext&&) = delete;
 
-  // Called by PyTorch where it resizes the storage itself.
+  // Called by PyTorch when it resizes the storage itself.
   c10::DataPtr allocate(size_t new_nbytes) override;
 
   c10::StorageImpl* const storage;
   size_t nbytes = 0;
   std::shared_ptr<StorageObserver> observer;
-  // A CPU storage of the same size with the real bytes; null when none of them is known.
+  // A CPU storage of the same size with the real bytes; null if none of them is known.
   c10::intrusive_ptr<c10::StorageImpl> known;
-  // Of the same size: 0xFF for every byte that is not known yet. Null when all of them are.
+  // Of the same size: 0xFF for every byte that is still unknown. Null if all are known.
   c10::intrusive_ptr<c10::StorageImpl> unknown;
-  // Whether `unknown` is still as it began: no value has been written.
+  // Whether `unknown` is unchanged: no value has been written.
   bool is_blank = false;
-  // Instead of `known`, where the storage is large and repeats few values.
+  // Instead of `known`, for a large storage of few repeated values.
   std::unique_ptr<RepeatedBytes> repeated;
-  // Instead of `known`, where only bounds of the values are: of elements of that type. See Note [Value ranges].
+  // Instead of `known`, if only bounds are known: for elements of this type. See Note [Value ranges].
   std::unique_ptr<const ValueRange> range;
   c10::ScalarType range_dtype = c10::ScalarType::Undefined;
-  // Bytes that were known once. Somebody (numpy) may still hold a pointer to them.
+  // Bytes that used to be known: a numpy array may still point to them.
   c10::intrusive_ptr<c10::StorageImpl> retired;
-  // How much of known_bytes_in_use() these are.
+  // The share of known_bytes_in_use() that belongs to this storage.
   size_t counted = 0;
-  // The number that stands for its address; 0 until somebody asks. See address_of.
+  // The number that stands for its address; 0 until requested. See address_of.
   uintptr_t address = 0;
 };
 
 void delete_storage_context(void* context);
 
-// The real bytes that stand behind all fakes of the process.
+// The number of real bytes behind all fakes of the process.
 size_t known_bytes_in_use();
 
 // A new storage of a fake on `device`. Throws what the observer throws.
 c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
 
-// The same, watched by whoever watches `storage`, another of a fake.
+// As above, observed by the observer of `storage`, another storage of a fake.
 c10::Storage sibling_storage(const c10::Storage& storage, size_t nbytes, c10::Device device);
 
-// Makes `storage`, a data-less meta storage that no fake has used yet, the storage of a fake on `device`.
+// Turns `storage`, a meta storage without data that no fake uses yet, into the storage of a fake on `device`.
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
 
-// The device that the fakes of `storage` claim; nothing where it is no storage of fakes. Its DataPtr says `meta`.
+// The device that the fakes of `storage` claim; no value if it is not a storage of fakes. Its DataPtr says `meta`.
 std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage);
 
-// A number that stands for the address of a fake storage: the same as long as the storage lives, aligned as an allocator
-// of a GPU aligns, and unlike that of any other storage alive. Nothing can be read there: the range is reserved without
-// access.
+// A number that stands for the address of a fake storage: constant over its lifetime, aligned as a GPU allocator
+// aligns, and different from that of any other live storage. The range is reserved without access, so nothing can be
+// read there.
 uintptr_t address_of(c10::StorageImpl* storage, c10::Device device);
 
 // The storage of a tensor, or null.
@@ -106,28 +106,28 @@ inline c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
   return tensor.has_storage() ? tensor.unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// The context of a fake storage, or null. Also null where somebody gave the storage data of their own.
+// The context of a fake storage, or null, also if the user has given the storage their own data.
 inline StorageContext* storage_context(c10::StorageImpl* storage) {
   return storage->_mutable_data_ptr_no_checks().cast_context<StorageContext>(&delete_storage_context);
 }
 
-// The real bytes behind a fake storage, as far as they are known; null where none is.
+// The real bytes behind a fake storage, as far as they are known; null if none is known.
 inline c10::StorageImpl* partly_known_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr || !context->known) {
     return nullptr;
   }
-  // A storage can be resized behind the engine's back (untyped_storage().resize_()).
+  // A storage can be resized without the engine's knowledge (untyped_storage().resize_()).
   return context->known->nbytes() == storage->nbytes() ? context->known.get() : nullptr;
 }
 
-// The real bytes behind a fake storage, or null where some are not known.
+// The real bytes behind a fake storage, or null unless all of them are known.
 inline c10::StorageImpl* known_bytes(c10::StorageImpl* storage) {
   c10::StorageImpl* bytes = partly_known_bytes(storage);
   return bytes == nullptr || storage_context(storage)->unknown ? nullptr : bytes;
 }
 
-// What the values of a large fake storage repeat, or null where that is not known.
+// The repeated values of a large fake storage, or null if they are unknown.
 inline const RepeatedBytes* repeated_bytes(c10::StorageImpl* storage) {
   StorageContext* context = storage_context(storage);
   if (context == nullptr || !context->repeated) {
@@ -136,35 +136,34 @@ inline const RepeatedBytes* repeated_bytes(c10::StorageImpl* storage) {
   return context->nbytes == storage->nbytes() ? context->repeated.get() : nullptr;
 }
 
-// From now on the values of `storage` are those of `bytes`, a CPU storage of the same size.
+// Makes the values of `storage` those of `bytes`, a CPU storage of the same size.
 void set_known_bytes(c10::StorageImpl* storage, c10::Device device, c10::intrusive_ptr<c10::StorageImpl> bytes);
 
-// From now on the values of `storage`, none of which was known, are these. They are behind no pointer.
+// Sets the values of `storage`, all of them unknown so far. No pointer leads to them.
 void set_repeated_bytes(c10::StorageImpl* storage, c10::Device device, std::unique_ptr<RepeatedBytes> repeated);
 
-// From now on the values of `storage`, none of which was known, lie in `range`, read as elements of `dtype`.
+// Sets the bounds of `storage`, whose values are unknown: they lie in `range`, read as elements of `dtype`.
 void set_value_range(c10::StorageImpl* storage, c10::Device device, c10::ScalarType dtype, const ValueRange& range);
 
-// From now on values of `storage` are known one by one, as they are written: none yet. `bytes` is a CPU storage of the
-// same size, `unknown` another, filled with 0xFF.
+// Starts recording the values of `storage` one by one as they are written; none is known yet. `bytes` is a CPU storage
+// of the same size, `unknown` another, filled with 0xFF.
 void begin_known_bytes(
     c10::StorageImpl* storage,
     c10::Device device,
     c10::intrusive_ptr<c10::StorageImpl> bytes,
     c10::intrusive_ptr<c10::StorageImpl> unknown);
 
-// The last of them has been written.
+// Called when the last of them has been written.
 void complete_known_bytes(c10::StorageImpl* storage);
 
-// From now on the values of `storage` are not known. Does nothing where they were not.
+// Forgets the values of `storage`. Does nothing if they are unknown.
 void forget_known_bytes(c10::StorageImpl* storage);
 
-// To be called after an operator may have changed the size of `storage`: tells the observer, and forgets known bytes
-// that no longer cover the storage. Throws what the observer throws, and puts the old size back.
+// Called after an operator may have changed the size of `storage`: notifies the observer, and forgets known bytes that
+// no longer cover the storage. If the observer throws, restores the old size and rethrows.
 void note_resize(c10::StorageImpl* storage);
 
-// Gives a fake storage another size, as untyped_storage().resize_() does. Throws what the observer throws, having changed
-// nothing.
+// Resizes a fake storage as untyped_storage().resize_() does. Throws what the observer throws, with nothing changed.
 void resize_storage(c10::StorageImpl* storage, size_t nbytes);
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// The fake tensor itself.
+// The fake tensor.
 #include <torchfake/core/fake_tensor_impl.h>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -20,7 +20,7 @@ __attribute__((tls_model("initial-exec"))) thread_local c10::DeviceType t_last_a
 
 std::atomic<c10::DeviceIndex> g_device_count{0};
 
-// A tensor that has none of these counts no versions.
+// A tensor without any of these counts no versions.
 constexpr c10::DispatchKeySet kCountedKeys = c10::autograd_dispatch_keyset | c10::inplace_or_view_ks;
 
 void note_claim(c10::Device device) {
@@ -42,7 +42,7 @@ FakeTensorImpl::FakeTensorImpl(
     caffe2::TypeMeta dtype,
     c10::Device claimed_device,
     ModePtr mode)
-    // Without the keys of autograd, as an inference tensor: these are made without a version counter.
+    // Without autograd keys, as an inference tensor: such tensors are created without a version counter.
     : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), key_set - kCountedKeys, dtype),
       claimed_device_(claimed_device),
       mode_(std::move(mode)) {
@@ -100,7 +100,7 @@ c10::Device FakeTensorImpl::device_custom() const {
 
 namespace {
 
-// Of all fakes: asking for values is rare, and two threads may ask the same fake, which they only read.
+// Shared by all fakes: asking for values is rare, and two threads may ask the same fake, which is then read only.
 std::mutex& memos_mutex() {
   static auto* mutex = new std::mutex();  // never destroyed: threads may outlive static storage
   return *mutex;
@@ -140,8 +140,8 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::copy_and_detach(Version&& ve
 
 namespace {
 
-// A TorchDispatchMode or a subclass with __torch_dispatch__ wants to see detach() as an operator: TensorImpl's own
-// implementation calls it, and the call comes back through the fallback.
+// A TorchDispatchMode or a subclass with __torch_dispatch__ expects detach() as an operator: TensorImpl's own
+// implementation dispatches it, and the call comes back through the fallback.
 bool python_sees_detach(c10::DispatchKeySet key_set) {
   return !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python) &&
       (c10::impl::TorchDispatchModeTLS::stack_len() > 0 || key_set.has(c10::DispatchKey::Python));

@@ -1,4 +1,4 @@
-// The fake tensor itself: a TensorImpl over a meta storage that claims another device.
+// The fake tensor: a TensorImpl over a meta storage that claims another device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace torchfake {
 
 class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorImpl> {
  public:
-  // A fake over `storage` with exactly `key_set`, as a view has that of its base.
+  // A fake over `storage` with exactly `key_set`; a view uses that of its base.
   FakeTensorImpl(
       c10::Storage&& storage,
       c10::DispatchKeySet key_set,
@@ -34,12 +34,12 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
     return mode_;
   }
 
-  // What was found in the values, as long as they are the same. Inference tensors count no versions and remember
-  // nothing.
+  // Memorised answers to questions about the values, valid while the values are unchanged. Inference tensors count no
+  // versions and memorise nothing.
   std::optional<c10::Scalar> memo(ValueMemos::Kind kind) const;
   void set_memo(ValueMemos::Kind kind, c10::Scalar value);
 
-  // Whether sizes and strides are plain numbers that lie in the tensor itself: not symbolic, not Python's to answer.
+  // Whether sizes and strides are plain numbers stored in the tensor itself: neither symbolic nor overridden by Python.
   bool has_plain_geometry() const noexcept {
     return !matches_policy(SizesStridesPolicy::CustomStrides);
   }
@@ -47,23 +47,23 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   FakeGeometry geometry() const;
   void set_geometry(const FakeGeometry& geometry);
 
-  // What sizes() and strides() answer where the geometry is plain, without asking whether it is.
+  // What sizes() and strides() return for a plain geometry, without checking that it is.
   const c10::impl::SizesAndStrides& plain_sizes_and_strides() const noexcept {
     return sizes_and_strides_;
   }
-  // Null where there is none.
+  // Null if there is none.
   c10::StorageImpl* storage_impl() const noexcept {
     return storage_.unsafeGetStorageImpl();
   }
 
-  // detach(), .data, saved variables.
+  // For detach(), .data, saved variables.
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version_counter,
       bool allow_tensor_metadata_change) const override;
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       c10::VariableVersion&& version_counter,
       bool allow_tensor_metadata_change) const override;
-  // x.data = y. Throws RealTensorError, having changed nothing, if `impl` is not a fake.
+  // x.data = y. Throws RealTensorError, with nothing changed, if `impl` is not a fake.
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
  protected:
@@ -79,7 +79,8 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   std::unique_ptr<ValueMemos> memos_;  // most fakes have none
 };
 
-// The fake behind a tensor, or null. Tests the type, not the key: a plain TensorImpl may have copied a fake's keys.
+// The fake behind a tensor, or null. Tests the type rather than the key: a plain TensorImpl may have copied a fake's
+// keys.
 inline FakeTensorImpl* as_fake(const c10::TensorImpl* impl) {
   // Most tensors asked about are fakes, so the exact type is compared first; the class is final.
   return impl->key_set().has(c10::DispatchKey::Fake) && typeid(*impl) == typeid(FakeTensorImpl)
@@ -91,21 +92,21 @@ inline FakeTensorImpl* as_fake(const at::TensorBase& tensor) {
   return as_fake(tensor.unsafeGetTensorImpl());
 }
 
-// The keys of a new fake on `device`: those of the claimed backend and Fake. Autograd's keys are left out in inference
-// mode, as PyTorch does.
+// The keys of a new fake on `device`: those of the claimed backend and Fake. In inference mode the autograd keys are
+// omitted, as in PyTorch.
 c10::DispatchKeySet key_set_for(c10::Device device, c10::ScalarType dtype);
 
-// `device` with an index: `cuda` is the current device of that type, `cpu` and `meta` stay as they are. Throws
+// `device` with an index: `cuda` becomes the current device of that type, `cpu` and `meta` stay as they are. Throws
 // DeviceNotFakedError for an index that no device can have.
 c10::Device normalize_device(c10::Device device);
 
-// The type of the last device other than the CPU that a fake of this thread has claimed; CUDA if there was none.
+// The type of the last non-CPU device that a fake of this thread has claimed; CUDA if there is none.
 c10::DeviceType last_claimed_accelerator();
 
-// One more than the highest index that a fake of this process has claimed of any device.
+// One more than the highest device index that a fake of this process has claimed.
 c10::DeviceIndex claimed_device_count();
 
-// A fake with its own key set over a storage that fakes already use (or that adopt_storage was called on).
+// A fake with the given key set over a storage that fakes already use (or that adopt_storage was called on).
 at::Tensor make_fake(
     c10::Storage storage,
     c10::DispatchKeySet key_set,
@@ -114,7 +115,7 @@ at::Tensor make_fake(
     c10::Device device,
     const ModePtr& mode);
 
-// The same, with a geometry that was worked out before.
+// As above, with a precomputed geometry.
 at::Tensor make_fake(
     c10::Storage storage,
     c10::DispatchKeySet key_set,

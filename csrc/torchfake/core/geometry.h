@@ -1,4 +1,4 @@
-// Where the elements of a tensor lie: sizes, strides and offset in a storage of so many bytes.
+// Where the elements of a tensor lie: sizes, strides and offset, and the size of the storage in bytes.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -6,14 +6,14 @@
 
 namespace torchfake {
 
-// Of a tensor that somebody else keeps.
+// Refers to a tensor's geometry without owning it.
 struct GeometryRef {
   c10::IntArrayRef sizes;
   c10::IntArrayRef strides;
   int64_t storage_offset = 0;
 };
 
-// Kept.
+// Owns its data.
 struct Geometry {
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
@@ -30,7 +30,7 @@ struct Geometry {
   bool operator==(const Geometry& other) const = default;
 };
 
-// With all that PyTorch works out from it, so that a tensor can be given it by copying.
+// Including everything PyTorch derives from it, so that it can be copied into a tensor.
 struct FakeGeometry {
   c10::impl::SizesAndStrides sizes_and_strides;
   int64_t storage_offset = 0;
@@ -48,7 +48,7 @@ struct FakeGeometry {
   c10::IntArrayRef strides() const {
     return sizes_and_strides.strides_arrayref();
   }
-  // By the numbers: SizesAndStrides compares what lies behind them too.
+  // Compares the numbers: SizesAndStrides also compares unused inline storage.
   bool operator==(const FakeGeometry& other) const {
     return sizes() == other.sizes() && strides() == other.strides() && storage_offset == other.storage_offset;
   }

@@ -123,7 +123,8 @@ size_t KernelEnvironment::values(uint32_t settings, uint64_t* words) {
   if (settings == 0) {
     return 0;
   }
-  // Which settings these are is part of the word: keys of an operator that has come to read more never agree.
+  // The set of settings is part of the word, so that a key never matches one made before the operator read further
+  // settings.
   uint64_t switches = static_cast<uint64_t>(settings) << 32;
   for (uint8_t i = 0; i < kSettingCount; ++i) {
     const auto setting = static_cast<Setting>(i);

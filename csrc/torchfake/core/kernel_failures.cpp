@@ -1,4 +1,4 @@
-// Kernels that fail of themselves, and the errors that are raised in the place of their own.
+// Failures inside kernels of another language, and the errors raised in their place.
 #include <torchfake/core/kernel_failures.h>
 
 #include <torchfake/core/errors.h>

@@ -1,4 +1,4 @@
-// Kernels that fail of themselves: what another language raises where its kernel was not written for the arguments.
+// Failures inside kernels of another language: what is raised if a kernel was not written for the given arguments.
 #pragma once
 
 #include <exception>
@@ -7,19 +7,19 @@
 
 namespace torchfake {
 
-// What a kernel in another language failed of, where it is no error that a caller is meant to meet.
+// An internal failure of such a kernel, as opposed to an error that is meant for the caller.
 struct KernelFailure {
-  bool is_assertion;  // a check of its arguments, which real operators make as well; otherwise a mistake of its own
+  bool is_assertion;  // a check of its arguments, which real operators also make; otherwise a bug in the kernel
   std::string text;
 };
 
-// A language front tells such failures from errors for the caller, which are to pass as they are: nothing for those. Called
-// while the error is handled. Set once, at load.
+// A language binding distinguishes such failures from errors meant for the caller, for which it returns no value.
+// Called while the error is being handled. Set once, at load time.
 using KernelFailureReader = std::optional<KernelFailure> (*)(const std::exception& error);
 void set_kernel_failure_reader(KernelFailureReader reader);
 
-// Throws a refusal of ours in the place of `error`, where `op` is PyTorch's and its kernel failed of itself: a plain error,
-// as real operators give for arguments, or UnsupportedOperatorException where it was a mistake of the kernel.
+// Throws our own refusal instead of `error` if `op` is one of PyTorch's and its kernel failed internally: a plain
+// error, as real operators raise for arguments, or UnsupportedOperatorException for a bug in the kernel.
 void refuse_kernel_failure(const std::string& op, const std::exception& error);
 
 }  // namespace torchfake

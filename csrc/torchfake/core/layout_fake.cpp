@@ -1,4 +1,4 @@
-// Fakes of other layouts than strided.
+// Fakes of layouts other than strided.
 #include <torchfake/core/layout_fake.h>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -31,8 +31,8 @@ c10::DispatchKeySet keys_of(c10::Layout layout, c10::Device device, c10::ScalarT
       .add(c10::DispatchKey::Fake);
 }
 
-// PyTorch's constructors of sparse tensors make the members of an empty one by operators, which the engine must not answer.
-// They are replaced.
+// PyTorch's constructors of sparse tensors create the members of an empty one by operators, which the engine must not
+// intercept. These members are replaced.
 c10::intrusive_ptr<FakeSparseImpl> new_sparse(
     c10::DispatchKeySet keys,
     caffe2::TypeMeta dtype,
@@ -52,7 +52,7 @@ c10::intrusive_ptr<FakeCompressedImpl> new_compressed(
   return c10::make_intrusive<FakeCompressedImpl>(keys, layout, dtype, device, mode);
 }
 
-// Members hold nothing of autograd, as PyTorch's own do not; they share the version counters.
+// Members carry no autograd state, as in PyTorch's own; they share the version counters.
 at::Tensor detached(const at::Tensor& member) {
   return at::Tensor(member.unsafeGetTensorImpl()->shallow_copy_and_detach(
       member.unsafeGetTensorImpl()->version_counter(), /*allow_tensor_metadata_change=*/true));

@@ -1,4 +1,4 @@
-// Fakes of other layouts than strided: sparse tensors whose indices and values are fakes, and quantized ones.
+// Fakes of layouts other than strided: sparse tensors whose indices and values are fakes, and quantized tensors.
 #pragma once
 
 #include <ATen/SparseCsrTensorImpl.h>
@@ -11,17 +11,16 @@
 namespace torchfake {
 
 // Note [Fakes of other layouts]
-// PyTorch's kernels take a sparse tensor for an at::SparseTensorImpl (COO) or an at::SparseCsrTensorImpl (CSR, CSC, BSR,
-// BSC) without looking, so a sparse fake is a subclass of these. It holds no data of its own: its indices and values are
-// strided fakes of the same mode, on the device that it claims.
+// PyTorch's kernels cast a sparse tensor to at::SparseTensorImpl (COO) or at::SparseCsrTensorImpl (CSR, CSC, BSR, BSC)
+// without a check, so a sparse fake is a subclass of these. It holds no data itself: its indices and values are strided
+// fakes of the same mode, on the device that it claims.
 //
 //   s = torch.sparse_coo_tensor(i, v, (4, 5))   # s._indices() and s._values() are fakes
-//   s.device                                    # what i and v claim
+//   s.device                                    # the device that i and v claim
 //
-// Invariants. The number of stored elements is always a number; where it would follow from values that are not known, the
-// call is refused. A sparse fake is no FakeTensorImpl: as_fake() of it is null, so the steps that strided fakes take
-// never meet one, and pay nothing for there being such fakes. Calls with one take a route of their own
-// (dispatch/layout_call.h).
+// Invariants. The number of stored elements is always a number; a call is refused if that number would depend on
+// unknown values. A sparse fake is not a FakeTensorImpl: as_fake() of it is null, so the steps for strided fakes never
+// meet one and pay nothing for their existence. Calls with one take a separate route (dispatch/layout_call.h).
 // Rejected: one class for all layouts. The kernels that read indices and values cast to PyTorch's own classes.
 class LayoutFake {
  public:
@@ -39,7 +38,7 @@ class LayoutFake {
   LayoutFake(const LayoutFake&) = default;
   LayoutFake& operator=(const LayoutFake&) = default;
 
-  // What device() answers: meta inside of a kernel, as for strided fakes.
+  // What device() returns: meta inside a kernel, as for strided fakes.
   c10::Device current_device() const;
 
  private:
@@ -58,7 +57,7 @@ class FakeSparseImpl final : public at::SparseTensorImpl, public LayoutFake {
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       c10::VariableVersion&& version_counter,
       bool allow_tensor_metadata_change) const override;
-  // x.data = y. Throws RealTensorError, having changed nothing, if `impl` is no sparse COO fake.
+  // x.data = y. Throws RealTensorError, with nothing changed, if `impl` is not a sparse COO fake.
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
   // Takes over sizes, dimensions, flag, indices and values.
@@ -104,8 +103,8 @@ class FakeCompressedImpl final : public at::SparseCsrTensorImpl, public LayoutFa
   c10::intrusive_ptr<c10::TensorImpl> copy_and_detach(c10::VariableVersion version, bool allow_change) const;
 };
 
-// Quantized: strided like any tensor, over a storage of a fake, with a quantizer beside it. That of one whose parameters (scale
-// and zero point) would follow from unknown values has some in their place.
+// Quantized: strided like any tensor, over a fake's storage, with a quantizer. If its parameters (scale and zero point)
+// would depend on unknown values, it has placeholder parameters.
 class FakeQuantizedImpl final : public at::QTensorImpl, public LayoutFake {
  public:
   FakeQuantizedImpl(
@@ -132,7 +131,7 @@ class FakeQuantizedImpl final : public at::QTensorImpl, public LayoutFake {
       bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
 
-  // What an operator in place does.
+  // The effect of an in-place operator.
   void set_parameters(at::QuantizerPtr quantizer, bool are_known);
 
  protected:
@@ -151,7 +150,7 @@ inline FakeQuantizedImpl* as_quantized_fake(const at::TensorBase& tensor) {
   return as_quantized_fake(tensor.unsafeGetTensorImpl());
 }
 
-// A quantized fake with the geometry of `like` over `storage`, that of a fake on `device`.
+// A quantized fake with the geometry of `like` over `storage`, the storage of a fake on `device`.
 at::Tensor make_quantized_fake(
     const c10::TensorImpl& like,
     c10::Storage storage,
@@ -167,10 +166,10 @@ inline LayoutFake* as_layout_fake(const at::TensorBase& tensor) {
   return as_layout_fake(tensor.unsafeGetTensorImpl());
 }
 
-// Whether the tensor is a fake, of whatever layout.
+// Whether the tensor is a fake of any layout.
 bool is_any_fake(const at::TensorBase& tensor);
 
-// The mode of a fake of whatever layout; null for a real tensor.
+// The mode of a fake of any layout; null for a real tensor.
 ModePtr mode_of_any(const at::TensorBase& tensor);
 
 // Whether this is one of the sparse layouts.
@@ -179,11 +178,11 @@ inline bool is_sparse_layout(c10::Layout layout) {
       layout == c10::kSparseBsr || layout == c10::kSparseBsc;
 }
 
-// A sparse fake with the sizes, dimensions and flags of `like`, a sparse tensor of whatever kind, and these members: indices
-// and values, or compressed indices, plain indices and values. Members are fakes on `device`.
+// A sparse fake with the sizes, dimensions and flags of `like`, a sparse tensor of any kind, and the given members:
+// indices and values, or compressed indices, plain indices and values. The members are fakes on `device`.
 at::Tensor make_layout_fake(const at::Tensor& like, at::TensorList members, c10::Device device, const ModePtr& mode);
 
-// The same from nothing but numbers.
+// As above, from numbers alone.
 at::Tensor make_sparse_fake(
     int64_t sparse_dim,
     int64_t dense_dim,
@@ -202,10 +201,10 @@ at::Tensor make_compressed_fake(
     c10::Device device,
     const ModePtr& mode);
 
-// Indices and values of a sparse COO tensor; compressed indices, plain indices and values of the others.
+// The indices and values of a sparse COO tensor; the compressed indices, plain indices and values of the others.
 std::vector<at::Tensor> members_of(const at::Tensor& sparse);
 
-// Gives a sparse fake the sizes and members of another sparse tensor: what an operator in place does.
+// Gives a sparse fake the sizes and members of another sparse tensor: the effect of an in-place operator.
 void set_members(const at::Tensor& fake, const at::Tensor& like, at::TensorList members);
 
 }  // namespace torchfake

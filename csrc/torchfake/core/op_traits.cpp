@@ -138,8 +138,8 @@ void OpTraits::read_tags(const c10::OperatorHandle& op) {
   is_pointwise = !mutates && num_returns == 1 && (op.hasTag(at::Tag::pointwise) || converts);
 }
 
-// Schemas of c10d have no marks of aliases. By convention a name ends in an underscore where arguments are written, and what
-// is only read is called input, input_tensor, input_tensors.
+// Schemas of c10d have no alias annotations. By convention a name ends in an underscore if arguments are written, and
+// arguments that are only read are called input, input_tensor or input_tensors.
 void OpTraits::read_collective(const c10::FunctionSchema& schema) {
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& arg = schema.arguments()[i];
@@ -149,15 +149,15 @@ void OpTraits::read_collective(const c10::FunctionSchema& schema) {
 }
 
 // Note [Table of traits]
-// Readers look an operator up by the address of its registration, without a lock: slots are atomics that point to finished
-// OpTraits. An operator that is defined again under its name (a notebook cell that is run twice) has its registration at
-// the same address, and another schema: so the table hears from the dispatcher when a definition is dropped, and puts
-// a mark in its slot that matches nobody. The next call of the new definition makes new traits; a key of the shape cache
-// names the traits, so outcomes of the old definition are not found any more. Slots with a mark are used again. What finds
-// no slot goes into a map behind a lock: slow, and right.
+// Readers look an operator up by the address of its registration, without a lock: slots are atomics that point to
+// finished OpTraits. An operator that is redefined under the same name (a notebook cell that is run twice) has its
+// registration at the same address but a different schema. So the table is notified by the dispatcher when a definition
+// is dropped, and puts a tombstone into its slot. The next call of the new definition creates new traits; keys of the
+// shape cache contain the address of the traits, so outcomes of the old definition are never found again. Tombstones
+// are reused. Operators that find no free slot go into a map behind a lock, which is slow but correct.
 // Traits are never freed: a call on another thread may still read them.
-// Operators that have an unboxed kernel keep their traits there and do not ask again: they are defined by PyTorch's own
-// library, whose definitions nobody can drop.
+// Operators with an unboxed kernel keep their traits there and never look them up again: they are defined by PyTorch's
+// own library, whose definitions cannot be dropped.
 class TraitsTable {
  public:
   static TraitsTable& get() {
@@ -165,7 +165,7 @@ class TraitsTable {
     return *table;
   }
 
-  // Null where they are not in a slot.
+  // Null if they are not in a slot.
   static const OpTraits* find(const c10::OperatorName* key) {
     size_t slot = slot_of(key);
     for (size_t probes = 0; probes < kProbes; ++probes, slot = (slot + 1) % kSlots) {
@@ -190,7 +190,7 @@ class TraitsTable {
         }
         drops = drops_;
       }
-      // Without the lock: the dispatcher holds its own when it calls the listener.
+      // Without our lock: the dispatcher holds its own when it calls the listener.
       std::unique_ptr<const OpTraits> made(new OpTraits(op));
       std::lock_guard<std::mutex> lock(mutex_);
       if (const OpTraits* found = find_locked(&op.operator_name())) {
@@ -202,7 +202,7 @@ class TraitsTable {
     }
   }
 
-  // The definition of an operator is about to go.
+  // Called when the definition of an operator is about to be dropped.
   void drop(const c10::OperatorName* key) {
     std::lock_guard<std::mutex> lock(mutex_);
     ++drops_;
@@ -237,7 +237,7 @@ class TraitsTable {
     return (reinterpret_cast<uintptr_t>(key) >> 4) * 0x9E3779B97F4A7C15ull >> (64 - 14);
   }
 
-  // Stands where traits have been dropped, so that those behind it are still found.
+  // A tombstone: marks a slot whose traits were dropped, so that slots probed after it are still found.
   static const OpTraits* dropped() {
     static const auto* const mark = new OpTraits();
     return mark;
@@ -266,7 +266,7 @@ class TraitsTable {
   }
 
   static std::array<std::atomic<const OpTraits*>, kSlots> slots;
-  std::mutex mutex_;  // of writers, and of the map
+  std::mutex mutex_;  // for writers, and for the map
   std::unordered_map<const c10::OperatorName*, const OpTraits*> others_;
   uint64_t drops_ = 0;
   const c10::RegistrationHandleRAII listening_;

@@ -1,4 +1,4 @@
-// Facts about an operator: what its schema and tags say, beside what the table of operators knows (OperatorFacts).
+// Facts about an operator: what its schema and tags say, in addition to the table of operators (OperatorFacts).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -25,15 +25,15 @@ struct ArgTraits {
   ArgKind kind = ArgKind::kOther;
   bool is_written = false;  // Tensor(a!)
   bool is_out = false;  // keyword-only and written: an out= argument, whose old contents are not read
-  bool is_statistic = false;  // may be written, and the schema does not say so
-  bool is_unread = false;  // the CPU's equivalent has no use for its values
-  bool scales_only = false;  // a factor: of its value, the outcome's metadata depends on the type alone
-  bool is_received = false;  // a collective writes what other ranks send, and the schema does not say so
+  bool is_statistic = false;  // may be written although the schema does not say so
+  bool is_unread = false;  // the CPU's equivalent does not need its values
+  bool scales_only = false;  // a factor: the outcome's metadata depends on its type, but not on its value
+  bool is_received = false;  // a collective writes what other ranks send, although the schema does not say so
 };
 
 struct OpTraits : OperatorFacts {
-  // The facts of `op`, as it is defined now: an operator that is defined again has new ones. Thread-safe; the reference
-  // lives as long as the process.
+  // The facts about the current definition of `op`; a redefined operator gets new ones. Thread-safe; the reference
+  // stays valid for the life of the process.
   static const OpTraits& of(const c10::OperatorHandle& op);
 
   std::string name;  // "aten::add"
@@ -48,24 +48,24 @@ struct OpTraits : OperatorFacts {
   bool is_random = false;
   bool data_dependent = false;  // a returned value depends on data
   bool dynamic_shape = false;  // the shape of an output depends on data
-  bool is_builtin = false;  // one of PyTorch's own
+  bool is_builtin = false;  // defined by PyTorch
   bool is_aten = false;
-  bool is_collective = false;  // exchanges values with other ranks, which are not known here
+  bool is_collective = false;  // exchanges values with other ranks, which are unknown here
   bool is_composite = false;  // had only a decomposition when it was first called
   bool lacks_cpu = false;  // has kernels for other backends only
-  bool is_pointwise = false;  // an element of the output follows from the elements in its place of the inputs
-  bool is_foreach = false;  // works on lists, element by element
-  bool updates_statistics = false;  // writes arguments in training, and the schema does not say so
+  bool is_pointwise = false;  // each output element depends on the input elements at the same position
+  bool is_foreach = false;  // operates on lists, element by element
+  bool updates_statistics = false;  // writes arguments in training although the schema does not say so
   bool changes_geometry = false;  // may change sizes, strides, offset or storage size of an argument
   bool reads_storage = false;  // the outcome depends on where in their storage the arguments lie, and on its size
-  bool is_keyed = false;  // its outcome follows from what a key of the shape cache can say
-  bool is_factory_like = false;  // takes a tensor for its shape only: zeros_like, new_empty
+  bool is_keyed = false;  // a key of the shape cache determines its outcome
+  bool is_factory_like = false;  // uses a tensor only for its shape: zeros_like, new_empty
   int device_arg = -1;  // index of the device argument
   ValueSource values = ValueSource::kInputs;
-  // The settings that kernels of this operator have read so far, which only ever grow. See Note [Kernel environment].
+  // The settings that kernels of this operator have read so far; the set only grows. See Note [Kernel environment].
   mutable std::atomic<uint32_t> settings{0};
 
-  // "add" of "aten::add".
+  // "add" for "aten::add".
   std::string_view base_name() const {
     return std::string_view(name).substr(name.find("::") + 2);
   }
@@ -82,7 +82,7 @@ struct OpTraits : OperatorFacts {
   void read_tags(const c10::OperatorHandle& op);
   void read_collective(const c10::FunctionSchema& schema);
 
-  const c10::OperatorName* registration_ = nullptr;  // whose facts these are: see Note [Table of traits]
+  const c10::OperatorName* registration_ = nullptr;  // of the operator described: see Note [Table of traits]
 };
 
 }  // namespace torchfake

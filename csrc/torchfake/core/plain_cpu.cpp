@@ -1,4 +1,4 @@
-// Real CPU tensors beside fakes.
+// Real CPU tensors used alongside fakes.
 #include <torchfake/core/plain_cpu.h>
 
 #include <ATen/ops/zeros.h>

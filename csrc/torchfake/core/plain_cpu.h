@@ -1,4 +1,4 @@
-// Real CPU tensors beside fakes: for values that are known, and for kernels that only exist there.
+// Real CPU tensors used alongside fakes: for known values, and for kernels that only exist on the CPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,7 +6,7 @@
 
 namespace torchfake {
 
-// While one lives, operators on this thread are plain CPU: no engine, no autograd, no autocast, no Python modes.
+// While alive, operators on this thread are plain CPU operators: no engine, autograd, autocast or Python modes.
 class PlainCpu {
  public:
   PlainCpu();

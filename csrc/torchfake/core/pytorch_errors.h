@@ -1,4 +1,4 @@
-// Errors of PyTorch's that have no type of their own, recognised by their text.
+// PyTorch's errors that have no type of their own, recognised by their text.
 #pragma once
 
 #include <c10/util/Exception.h>

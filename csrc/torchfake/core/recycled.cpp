@@ -1,4 +1,4 @@
-// Memory for objects that are made and dropped with every operator call.
+// Memory for objects that are created and dropped with every operator call.
 #include <torchfake/core/recycled.h>
 
 #include <new>
@@ -8,7 +8,7 @@ namespace torchfake::recycled {
 
 namespace {
 
-// True from when the thread's lists have been given back: what dies later goes to the heap.
+// Set once the thread's lists have been given back: objects that die later go to the heap.
 __attribute__((tls_model("initial-exec"))) thread_local bool t_ended = false;
 
 struct Lists {

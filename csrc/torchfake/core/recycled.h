@@ -1,4 +1,4 @@
-// Memory for objects that are made and dropped with every operator call: fakes and their storages.
+// Memory for objects that are created and dropped with every operator call: fakes and their storages.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 namespace torchfake {
 
 // Note [Recycled memory]
-// malloc and free of a tensor and its storage cost as much as all else that a hit in the shape cache has to do. A class
-// that inherits from Recycled takes its memory from a list of the thread's own, which holds a few blocks of the class
-// that were dropped last. An object may die on another thread than it was made on: its block joins the list there, and
-// what a list cannot hold goes back to the heap. A thread that ends gives its list back.
-// With the address sanitizer the lists stay empty, so that a use after free is still seen; with the thread sanitizer too,
-// for it takes an object at the place of another for the same one.
+// malloc and free of a tensor and its storage cost as much as the rest of a cache hit. A class that inherits from
+// Recycled takes its memory from a thread-local list that holds a few of the most recently dropped blocks of that
+// class. An object may die on another thread than it was created on: its block then joins that thread's list, and
+// whatever a list cannot hold goes back to the heap. A thread that ends gives its list back.
+// With the address sanitizer the lists stay empty, so that a use after free is still detected; likewise with the thread
+// sanitizer, which would take two objects at the same address for one.
 namespace recycled {
 
 inline constexpr size_t kMost = 64;  // blocks in a list
@@ -28,11 +28,11 @@ struct Block {
 
 struct List {
   Block* first = nullptr;
-  size_t room = 0;  // how many more it may hold; none until the thread has promised to give them back
+  size_t room = 0;  // how many more it may hold; none until the thread has registered their release
 };
 
-// Called where a list has no room. Promises to give it back at the end of the thread, unless that has begun. Returns
-// whether there is room now.
+// Called if a list has no room. Registers its release at the end of the thread, unless that has begun. Returns whether
+// there is room now.
 bool make_room(List& list);
 
 }  // namespace recycled

@@ -1,4 +1,4 @@
-// Sets a variable, thread-local as a rule, while one lives.
+// Sets a variable, usually thread-local, for the lifetime of an object.
 #pragma once
 
 #include <utility>

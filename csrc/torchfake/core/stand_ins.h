@@ -1,4 +1,4 @@
-// Answers in the place of values that nobody knows: who hears of them.
+// Stand-ins for unknown values, and who is notified of them.
 #pragma once
 
 #include <string>
@@ -7,22 +7,22 @@
 namespace torchfake {
 
 // Note [Stand-ins]
-// A program that is run whole reads values which fakes do not have: `loss.item()` for a log, `if accuracy > best`. A mode
-// with stand-ins answers in their place, and tells of each answer:
+// A complete program reads values that fakes do not have: `loss.item()` for a log, `if accuracy > best`. A mode with
+// stand-ins supplies a value, and reports each use:
 //
-//   loss.item()             1.0, 1 for integers
+//   loss.item()             1.0, or 1 for integers
 //   if (x > 3).any():       False
-//   torch.isfinite(x)       True everywhere; isnan and isinf False: a check of values passes
-//   x[mask], nonzero        everything is selected, the most that can be
+//   torch.isfinite(x)       True everywhere, isnan and isinf False: validity checks pass
+//   x[mask], nonzero        everything is selected, which is the maximum
 //
-// Nothing is answered so without telling, and nothing in a mode that has no stand-ins.
-// Rejected: values that follow the program's own distribution. They would look like results.
+// No stand-in is used without being reported, and none in a mode without stand-ins.
+// Rejected: values drawn from the program's own distribution. They would look like results.
 class StandIns {
  public:
   virtual ~StandIns() = default;
 
-  // Operator `op` gets `answer` ("1.0", "every element") for values that are not known. May throw; the call then fails
-  // with that.
+  // Operator `op` uses `answer` ("1.0", "every element") for unknown values. May throw, in which case the call fails
+  // with that error.
   virtual void on_answer(const std::string& op, std::string_view answer) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Counts the storages that live on the devices of one type.
+// Counts the live storages on the devices of one type.
 #include <torchfake/core/storage_counts.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 struct Pool {
   std::mutex mutex;
-  std::vector<StorageCounts*> given_back;  // some of their storages may still live
+  std::vector<StorageCounts*> given_back;  // some of their storages may still be alive
 };
 
 Pool& pool() {

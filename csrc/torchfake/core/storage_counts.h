@@ -1,4 +1,4 @@
-// Counts the storages that live on the devices of one type: the cheapest observer of storages. See allocation.h.
+// Counts the live storages on the devices of one type: the cheapest observer of storages. See allocation.h.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,18 +11,18 @@
 namespace torchfake {
 
 // Note [Counting storages]
-// Every output of an operator in fake_mode() is counted, so counting must cost next to nothing. An atomic addition to
-// shared memory takes longer than finding an outcome in the cache takes per argument, and a call makes five of them.
-// Programs use a device from one thread at a time, mostly from the same one. So the first thread that counts on a device
-// owns one of two sets of numbers and updates it by plain loads and stores; all other threads share the second, which
-// they update by atomic additions. What is asked for is the sum of both. The peak is exact as long as threads do not
-// count at the same moment.
+// Every output of an operator in fake_mode() is counted, so counting has to be nearly free. An atomic addition to
+// shared memory takes longer than the cache lookup takes per argument, and a call performs five of them. Programs use a
+// device from one thread at a time, usually always the same one. So the first thread that counts on a device owns one
+// of two sets of numbers and updates it by plain loads and stores; all other threads share the second set and update it
+// by atomic additions. The result is the sum of both. The peak is exact as long as threads do not count at the same
+// moment.
 //
-// A thread is named by the address of a thread-local variable. A later thread can have the address of one that ended, and
-// then owns what that one owned.
+// A thread is identified by the address of a thread-local variable. A later thread may get the address of one that has
+// ended, and then inherits what that one owned.
 class DeviceCounts {
  public:
-  // A storage of `nbytes` begins to live.
+  // A storage of `nbytes` is created.
   void add(int64_t nbytes) {
     change(nbytes, 1, 1);
   }
@@ -32,7 +32,7 @@ class DeviceCounts {
   void remove(int64_t nbytes) {
     change(-nbytes, -1, 0);
   }
-  // Memory of a kernel while it runs, which is no storage; negative when it is returned.
+  // A kernel's temporary memory, which is not a storage; negative when it is returned.
   void add_temporary(int64_t nbytes) {
     change(nbytes, 0, 0);
   }
@@ -102,12 +102,12 @@ class DeviceCounts {
   alignas(64) Numbers shared_;
 };
 
-// Those of all indices of one type of device. A storage points to the counts that it is part of, and can outlive the mode
-// it was made in: so counts are never freed, but used again once nothing of theirs is alive.
+// The counts for all indices of one device type. A storage points to the counts it is part of and can outlive the mode
+// it was created in: so counts are never freed, but reused once none of their storages is alive.
 class StorageCounts {
  public:
   static StorageCounts* take(c10::DeviceType type);
-  // Nobody asks for these any more.
+  // Nobody reads these any more.
   static void give_back(StorageCounts* counts);
 
   // Null for a device of another type.
@@ -118,14 +118,14 @@ class StorageCounts {
     return devices_[static_cast<uint8_t>(index) % kIndices];
   }
 
-  // As much as PyTorch's allocator hands out for `nbytes`, at least.
+  // The number of bytes that PyTorch's allocator hands out for `nbytes`, at least.
   static int64_t rounded(size_t nbytes) {
     constexpr size_t kBlock = 512;
     return static_cast<int64_t>((nbytes + kBlock - 1) / kBlock * kBlock);
   }
 
  private:
-  static constexpr size_t kIndices = 128;  // as many as an index can name
+  static constexpr size_t kIndices = 128;  // the number of indices a device can have
 
   bool is_idle() const;
 

@@ -16,11 +16,11 @@ inline bool has_symbolic_bytes(const c10::TensorImpl& tensor) {
   return storage != nullptr && has_symbolic_bytes(*storage);
 }
 
-// The bytes of a storage; of one whose size is an expression, the number at the hints.
+// The size of the storage in bytes; for an expression, its value at the hints.
 size_t bytes_now(const c10::StorageImpl& storage);
 
-// Makes the size of a fake storage an expression. Who watches the storage goes on hearing of the number that it has now. A
-// number is set as it is.
+// Makes the size of a fake storage an expression. Observers keep seeing its present value. A plain number is set as
+// such.
 void set_symbolic_bytes(c10::StorageImpl* storage, c10::Device device, const c10::SymInt& nbytes);
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// Real (or meta) tensors made fake, aliases kept.
+// Converts real (or meta) tensors to fakes, preserving aliases.
 #include <torchfake/core/to_fake.h>
 
 #include <ATen/EmptyTensor.h>
@@ -22,7 +22,7 @@ c10::Storage new_meta_storage(size_t nbytes) {
   return at::detail::empty_meta({static_cast<int64_t>(nbytes)}, c10::kByte).storage();
 }
 
-// The storage that stands for `source`, made if there is none.
+// The storage that stands for `source`, created if there is none.
 template <typename Prepare>
 c10::Storage find_or_make(
     StorageMemo& memo,
@@ -58,7 +58,7 @@ void check_convertible(const at::Tensor& tensor) {
   }
 }
 
-// Real values go along, in a mode that says so.
+// Real values are kept along with the fake if the mode propagates them.
 void copy_values(const c10::Storage& real, const c10::Storage& fake, c10::Device device) {
   if (real.device().is_cpu() && real.data() != nullptr) {
     c10::intrusive_ptr<c10::StorageImpl> bytes = zero_bytes(real.nbytes());
@@ -77,7 +77,7 @@ StorageMemo& fake_storages() {
   return *memo;
 }
 
-// Copies of values that were handed out, and the storages of the fakes they are of.
+// Copies of values that were handed out, and the storages of the fakes they were copied from.
 StorageMemo& copied_values() {
   static auto* memo = new StorageMemo();
   return *memo;
@@ -162,7 +162,7 @@ at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<
     return tensor;
   }
   TORCH_CHECK_VALUE(mode, "to_fake: expected a mode, got none");
-  mode->note_use();  // first: the current device of an absent type is known to the guard that this installs
+  mode->note_use();  // first: the guard that this installs knows the current device of an absent type
   return make_fake_of(
       tensor, mode, normalize_device(device.value_or(tensor.is_meta() ? c10::Device(c10::kCPU) : tensor.device())));
 }

@@ -1,4 +1,4 @@
-// What operators that look at values found in a fake.
+// Memorised results of operators that read values of a fake.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -8,8 +8,8 @@
 
 namespace torchfake {
 
-// One number for each kind of question. It counts while the tensor's version and the epoch of its mode are those of
-// the answer: a write to the tensor, and a new trace with it, end it.
+// One number per kind of question, valid while the tensor's version and the epoch of its mode are unchanged: a write to
+// the tensor or a new trace invalidates it.
 class ValueMemos {
  public:
   enum Kind : uint8_t { kNonzero, kItem, kUnique, kUniqueConsecutive, kCount };

@@ -1,15 +1,15 @@
-// Between which bounds the values of a small fake lie that are not known. See Note [Value ranges].
+// Bounds of the unknown values of a small fake. See Note [Value ranges].
 #pragma once
 
 #include <limits>
 
 namespace torchfake {
 
-// Bounds of every element, both of them included.
+// Inclusive bounds that hold for every element.
 struct ValueRange {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
-  // Whether an element may be a NaN beside that.
+  // Whether an element may also be NaN.
   bool may_be_nan = true;
 
   bool says_nothing() const noexcept {

@@ -11,9 +11,9 @@ namespace {
 
 using Counter = c10::VariableVersion;
 
-// The thread's own. Left as it is when the thread ends, after the slots were given back.
+// Thread-local. Unchanged when the thread ends, after the slots were given back.
 struct Pool {
-  Counter* slots = nullptr;  // of which the first `count` are counters
+  Counter* slots = nullptr;  // the first `count` of them are counters
   size_t count = 0;
   bool has_ended = false;
 };
@@ -50,7 +50,7 @@ void leave_version_counter(Counter&& counter) noexcept {
   if (pool.count == recycled::kMost || (pool.slots == nullptr && !make_slots())) {
     return;
   }
-  if (counter.current_version() != 0) {  // most have never counted, and an atomic write is dear
+  if (counter.current_version() != 0) {  // most have never counted, and an atomic write is expensive
     counter.set_version(0);
   }
   pool.slots[pool.count++] = std::move(counter);

@@ -1,4 +1,4 @@
-// Version counters of fakes, which are made and dropped with every operator call.
+// Version counters of fakes, which are created and dropped with every operator call.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -6,14 +6,14 @@
 namespace torchfake {
 
 // Note [Recycled version counters]
-// A tensor has a counter of its writes, in memory of its own: malloc and free of it are what is left of those two in a
-// hit of the shape cache. A fake that dies leaves its counter, if nobody shares it, to the next one of the thread.
-// See Note [Recycled memory] for what holds at the end of a thread, and with the address sanitizer.
+// A tensor's version counter has its own allocation, and its malloc and free are the last ones left in a cache hit. A
+// fake that dies leaves its counter, unless it is shared, to the next fake of the same thread. See Note [Recycled
+// memory] for what happens at the end of a thread, and with the address sanitizer.
 
-// A counter that stands at zero.
+// A counter at zero.
 c10::VariableVersion take_version_counter();
 
-// Takes one that nobody else has.
+// Takes back a counter that nobody else holds.
 void leave_version_counter(c10::VariableVersion&& counter) noexcept;
 
 }  // namespace torchfake

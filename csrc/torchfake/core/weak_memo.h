@@ -1,4 +1,4 @@
-// Remembers what stands for what, keeping neither alive.
+// A weak map from sources to the fakes that stand for them; it keeps neither alive.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,9 +12,9 @@
 
 namespace torchfake {
 
-// From a tensor or storage, a mode and a device to the fake one that stands for it there. An entry whose source or
-// fake is gone counts as absent, and is swept out when the table has doubled. A fake keeps its mode alive, so the
-// address of a dead mode cannot be met again in a live entry. Thread-safe.
+// Maps a tensor or storage, a mode and a device to the fake that stands for it. An entry whose source or fake is gone
+// counts as absent, and is removed when the table has doubled. A fake keeps its mode alive, so a live entry never
+// contains the address of a dead mode. Thread-safe.
 template <typename Impl>
 class WeakMemo {
  public:
@@ -46,7 +46,7 @@ class WeakMemo {
     return found;
   }
 
-  // Makes `fake` stand for `source`, unless another thread has found one meanwhile. Returns the one that does.
+  // Makes `fake` stand for `source`, unless another thread has registered one meanwhile. Returns the registered one.
   c10::intrusive_ptr<Impl> remember_first(
       const Key& key,
       const c10::intrusive_ptr<Impl>& source,
@@ -59,7 +59,7 @@ class WeakMemo {
     return fake;
   }
 
-  // Makes `fake` stand for `source`, whatever did before.
+  // Makes `fake` stand for `source`, replacing any other.
   void remember(const Key& key, const c10::intrusive_ptr<Impl>& source, const c10::intrusive_ptr<Impl>& fake) {
     std::lock_guard<std::mutex> lock(mutex_);
     replace_locked(key, source, fake);
