@@ -1,4 +1,4 @@
-// Constant propagation: results that follow from one operand alone.
+// Constant propagation: results determined by one operand alone.
 #include <torchfake/values/absorbing.h>
 
 #include <torchfake/core/plain_cpu.h>
@@ -20,7 +20,7 @@ bool is_truth(const c10::TensorImpl& tensor) {
   return tensor.dtype() == caffe2::TypeMeta::Make<bool>();
 }
 
-// Whether all of `known` absorbs.
+// Whether every element of `known` is absorbing.
 bool all_absorb(const at::Tensor& known, Absorbs what) {
   PlainCpu plain;
   return what == Absorbs::kTrue ? known.all().item<bool>() : !known.any().item<bool>();
@@ -48,7 +48,7 @@ bool is_absorbed(const Call& call, int64_t limit) {
   }
   const FakeTensorImpl& known = is_known(*first.fake, limit) ? *first.fake : *second.fake;
   const FakeTensorImpl& unknown = &known == first.fake ? *second.fake : *first.fake;
-  // An operand that repeats is not looked at whole.
+  // A repeated operand is not checked.
   const std::optional<at::Tensor> values =
       unknown.numel() <= limit && is_known(known, limit) ? known_tensor(known, limit) : std::nullopt;
   return values && values->numel() > 0 && all_absorb(*values, what);

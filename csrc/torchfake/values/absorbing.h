@@ -1,4 +1,4 @@
-// Constant propagation: results that follow from one operand alone.
+// Constant propagation: results determined by one operand alone.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,26 +6,26 @@
 namespace torchfake {
 
 // Note [Absorbing operands]
-// `False & x` is False and `True | x` is True, whatever x holds. Programs combine what they know with what they do not:
+// `False & x` is False and `True | x` is True for any x. Programs combine known with unknown values:
 //
 //   is_done = token_is_eos | (length >= max_length)   # unknown | True
 //   unfinished = unfinished & ~is_done                # unknown & 0: nothing is unfinished, and the loop ends
 //
-// Where every element of a known operand absorbs the other operand, the result is known. It is computed by the real
-// operator with zeros in the place of what is not known.
+// If every element of a known operand is absorbing, the result is known. It is computed by the real operator, with
+// zeros in place of the unknown operand.
 
-// What an operand has to be for the result not to depend on the other.
+// The value that makes the result independent of the other operand.
 enum class Absorbs : uint8_t {
   kNothing,
-  kZero,  // of and, and of a product of integers
-  kTrue,  // of or, of booleans
+  kZero,  // for `and`, and for integer products
+  kTrue,  // for `or` of booleans
 };
 
-// Says what absorbs in an operator. Set once, at load, by the table of operators.
+// Returns the absorbing value of an operator. Set once, at load time, by the table of operators.
 using AbsorbingLookup = Absorbs (*)(const OpTraits& traits);
 void set_absorbing_lookup(AbsorbingLookup lookup);
 
-// Whether the result of a call with one known operand, and one that is not, is known all the same.
+// Whether the result of a call with one known and one unknown operand is known nevertheless.
 bool is_absorbed(const Call& call, int64_t limit);
 
 }  // namespace torchfake

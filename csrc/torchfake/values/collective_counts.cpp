@@ -1,4 +1,4 @@
-// How often collectives are called, and on how many bytes.
+// Counts the calls of collectives and their bytes.
 #include <torchfake/values/collective_counts.h>
 
 #include <torchfake/core/call_context.h>
@@ -34,7 +34,7 @@ const c10::IValue* find_arg(const c10::FunctionSchema& schema, c10::ArrayRef<c10
   return index ? &arguments[*index] : nullptr;
 }
 
-// The bytes of the largest argument, a list of tensors taken together.
+// The bytes of the largest argument; a list of tensors counts as one.
 int64_t largest_argument(const Call& call) {
   int64_t most = 0;
   int64_t sum = 0;

@@ -1,4 +1,4 @@
-// How often collectives are called, and on how many bytes: what a report says of the traffic between ranks.
+// Counts the calls of collectives and their bytes, for reports on the traffic between ranks.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -29,7 +29,7 @@ class CollectiveCounter {
     int64_t nbytes = 0;
     int64_t group_size = 0;
   };
-  using Key = std::pair<std::string, std::string>;  // the group's name, the operator's
+  using Key = std::pair<std::string, std::string>;  // names of the group and the operator
 
   // Throws c10::ValueError if `mode` is null.
   explicit CollectiveCounter(ModePtr mode);
@@ -50,7 +50,7 @@ class CollectiveCounter {
   std::map<Key, Count> counts_;
 };
 
-// Tells the counters of a mode of a collective. What it counts as bytes is the larger of what this rank gives and gets.
+// Reports a collective to the counters of its mode. The bytes counted are those of the largest argument.
 void count_collective(const Call& call, const ModeState& mode);
 
 }  // namespace torchfake

@@ -13,14 +13,14 @@ namespace torchfake {
 
 namespace {
 
-// The value of an argument, by its name in the schema; null where there is none.
+// The argument with this name in the schema; null if there is none.
 const c10::IValue* find_arg(const Call& call, const char* name) {
   const std::optional<int> index = call.op.schema().argumentIndexWithName(name);
   return index ? &call.arg(*index) : nullptr;
 }
 
-// Whether the arguments keep the values that this rank has put there. Only of operators that work in place on `tensors`:
-// the others copy from one argument to another, and nothing has been copied here.
+// Whether the arguments keep the values of this rank. Only for operators that work in place on `tensors`: the others
+// copy from one argument to another, and no copy has taken place here.
 bool is_of_this_rank_alone(const Call& call) {
 #if TORCHFAKE_HAS_PROCESS_GROUPS
   const c10::IValue* group = find_arg(call, "process_group");

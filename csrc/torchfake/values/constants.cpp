@@ -1,4 +1,4 @@
-// Constant propagation: the values of what an operator makes from constants.
+// Constant propagation: the values of outputs computed from constants.
 #include <torchfake/values/constants.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -33,7 +33,7 @@ c10::intrusive_ptr<c10::StorageImpl> copy_of(const c10::StorageImpl& bytes, size
   return copy;
 }
 
-// Whether all values of the one output follow from arguments that are no tensors.
+// Whether the values of the single output depend on non-tensor arguments only.
 bool follows_from_arguments(const Call& call) {
   const OpTraits& traits = call.traits;
   const bool is_made = traits.values == ValueSource::kConstant && !traits.mutates;
@@ -64,7 +64,7 @@ void remember(WeakMemo<Impl>& memo, const Impl* impl) {
   memo.remember(key_of(impl), strong, strong);
 }
 
-// The copies of values that were handed out. Each lives as long as the storage of the fake, for its address is looked at.
+// The copies of values handed out. Each lives as long as the fake's storage, because callers compare its address.
 class Copies {
  public:
   using Storage = c10::intrusive_ptr<c10::StorageImpl>;
@@ -143,7 +143,7 @@ void SourceBytes::add(const void* data, size_t nbytes) {
 }
 
 bool SourceBytes::add_tensor(const TensorArg& tensor) {
-  if (tensor.fake == nullptr) {  // a number
+  if (tensor.fake == nullptr) {  // a wrapped number
     const bool is_number = tensor.impl->is_wrapped_number() && tensor.impl->numel() == 1;
     if (is_number) {
       add(tensor.impl->data(), tensor.impl->itemsize());

@@ -1,4 +1,4 @@
-// Constant propagation: the values of what an operator makes from constants, kept with the outcome in the cache.
+// Constant propagation: the values of outputs computed from constants, stored with the outcome in the cache.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,30 +6,32 @@
 namespace torchfake {
 
 // Note [Constants]
-// zeros, full, arange and zeros_like make small tensors whose values are known, fill_ and zero_ give them to one (Note [Known values]). The values follow
-// from the arguments that are not tensors, and these are all in the key of the cache: so the real operator runs on the
-// first calls alone, and what it made is kept with the entry. A later hit gets a copy of its own, which may be written to.
-// Only a few kilobytes are kept; the real operator makes anything larger about as fast as it can be copied.
+// zeros, full, arange and zeros_like create small tensors with known values; fill_ and zero_ write known values to a
+// tensor (Note [Known values]). The values depend on the non-tensor arguments, which are part of the cache key. The
+// real operator therefore runs on the first calls only, and its result is stored with the entry. A later hit gets its
+// own copy, which may be written to. At most a few kilobytes are stored: running the real operator is about as fast as
+// copying more.
 //
-// Other operators compute values from those of their inputs, and programs compute the same ones again and again:
+// Other operators compute values from their inputs, and programs repeat the same computations:
 //
 //   hidden = hidden * (1 - padding_mask)   # in every layer
 //
-// So the first result that a hit computes is kept too, together with the bytes that it was computed from: those of the
-// inputs, and the numbers that are not in the key. A later hit that reads the same bytes gets a copy. Bytes are compared,
-// not tensors: a program may write to known values through a pointer (numpy) without anybody hearing of it.
+// The first result that a hit computes is therefore stored too, together with the bytes it was computed from: those of
+// the inputs, and the numbers that are not part of the key. A later hit that reads the same bytes gets a copy. Bytes
+// are compared rather than tensors: a program may write to known values through a pointer (numpy) without the engine
+// noticing.
 
-// The bytes that a call reads and that its key does not hold.
+// The bytes that a call reads and that its key does not contain.
 class SourceBytes {
  public:
-  // Reads those of a call whose inputs are known. False, and none, where they are more than a kilobyte.
+  // Reads the bytes of a call with known inputs. Returns false and keeps nothing if they exceed a kilobyte.
   bool read(const Call& call);
 
   bool empty() const {
     return bytes_.empty();
   }
 
-  // Whether `constant`, whose first `nbytes` are the values of an output, was computed from these.
+  // Whether `constant`, whose first `nbytes` are the values of an output, was computed from these bytes.
   bool are_kept_in(const c10::StorageImpl& constant, size_t nbytes) const;
 
   c10::ArrayRef<char> bytes() const {
@@ -43,29 +45,30 @@ class SourceBytes {
   c10::SmallVector<char, 256> bytes_;
 };
 
-// In a mode that propagates real tensors every fake has values, and PyTorch still says which of them are constants: a tensor
-// that came with its value, and what operators make of such tensors alone. A tensor is one until its storage is written to
-// with anything else.
+// In a mode that propagates real tensors every fake has values, but PyTorch still distinguishes constants: tensors
+// created from given values, and results of operators on such tensors only. A tensor remains a constant until something
+// else is written to its storage.
 void mark_as_constant(const FakeTensorImpl& fake);
 bool is_constant(const FakeTensorImpl& fake);
-void write_constants(c10::StorageImpl* storage);  // ends it, for all tensors over the storage
+void write_constants(c10::StorageImpl* storage);  // ends it for all tensors over the storage
 
-// A copy of the values of a fake, which are known. Fakes that share a storage get copies that share one, the same as long
-// as the values are.
+// A copy of the known values of a fake. Fakes that share a storage get copies that share one, and the same copy as long
+// as the values do not change.
 at::Tensor copy_of_values(const FakeTensorImpl& fake, const at::Tensor& values);
 
-// After a call whose values have been followed: a copy of those of its one output, where they follow from the key of the
-// call, and from `sources` unless these are empty; null where they do not. The sources are appended.
+// Called after the values of a call have been computed. Returns a copy of the values of its single output if they
+// depend only on the call's key, and on `sources` unless empty; otherwise null. The sources are appended.
 c10::intrusive_ptr<c10::StorageImpl> constant_of(const Call& call, const SourceBytes& sources);
 
-// Gives `output`, a fresh fake, the values of a constant: its first `nbytes`.
+// Gives `output`, a fresh fake, the first `nbytes` of a constant as its values.
 void give_constant(const FakeTensorImpl& output, const c10::StorageImpl& constant, size_t nbytes);
 
-// Whether the elements of a fake are all of a storage as large as the constant, so that it can be overwritten with it.
+// Whether the fake fills its storage and the storage is as large as the constant, so that it can be overwritten with
+// it.
 bool is_covered_by(const FakeTensorImpl& fake, const c10::StorageImpl& constant);
 
-// Overwrites the values of a fake that is covered by the constant. Bytes that were known stay in their place: somebody may
-// hold a pointer to them.
+// Overwrites the values of a fake for which is_covered_by() holds. Known bytes keep their address: callers may hold a
+// pointer to them.
 void overwrite_with_constant(const FakeTensorImpl& fake, const c10::StorageImpl& constant);
 
 }  // namespace torchfake

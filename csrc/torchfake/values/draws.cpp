@@ -1,4 +1,4 @@
-// Constant propagation: random numbers that are drawn because a program may look at them.
+// Constant propagation: draws small random results, which programs may read.
 #include <torchfake/values/draws.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,7 +10,7 @@ namespace torchfake {
 
 namespace {
 
-// The place of the generator among the arguments; null where the operator takes none.
+// The argument that holds the generator; null if the operator has none.
 c10::IValue* find_generator(const Call& call, torch::jit::Stack& arguments) {
   const std::optional<int> index = call.op.schema().argumentIndexWithName("generator");
   return index ? &arguments[*index] : nullptr;
@@ -30,8 +30,8 @@ void set_default(const at::Generator& from) {
 
 std::atomic<DefaultGenerator> g_default_generator{nullptr};
 
-// What a generator of a claimed device draws follows from its seed and its offset, which a draw advances by as much as
-// CUDA's does.
+// Draws on a claimed device depend on the seed and offset of its generator. Each draw advances the offset by as much as
+// one of CUDA's.
 uint64_t next_seed(at::Generator generator) {
   const std::lock_guard lock(generator.mutex());
   auto* impl = generator.unsafeGetGeneratorImpl();
@@ -51,7 +51,7 @@ void set_default_generator(DefaultGenerator find) {
 }
 
 int64_t draw_limit(const OpTraits& traits, const FakeModeOptions& options) {
-  // A fake that is used outside its mode must not advance the generator of real tensors.
+  // A fake used outside its mode must not advance the generator of real tensors.
   const bool draws =
       traits.values == ValueSource::kDrawn && traits.is_builtin && !options.propagate_real_tensors && in_fake_mode();
   return draws ? std::min<int64_t>(options.drawn_values, options.known_values) : 0;
@@ -77,7 +77,7 @@ void with_generator(
     *place = at::make_generator<at::CPUGeneratorImpl>(seed);
     return body();
   }
-  // An operator without such an argument draws from the default generator, which gets the seed for as long.
+  // An operator without a generator argument draws from the default generator, which is seeded temporarily.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const at::Generator before = copy_of_default();

@@ -1,4 +1,4 @@
-// Constant propagation: random numbers that are drawn because a program may look at them.
+// Constant propagation: draws small random results, which programs may read.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -10,27 +10,28 @@
 namespace torchfake {
 
 // Note [Draws]
-// Programs look at small random results: a layer is dropped where `torch.rand([]) < p`, a batch is cut out of a data set at
-// `torch.randint(n, (batch,))`. A result of few elements is therefore drawn, as one run of the program would:
+// Programs read small random results: they drop a layer if `torch.rand([]) < p`, or select a batch from a data set with
+// `torch.randint(n, (batch,))`. Results with few elements are therefore drawn as one run of the program would draw
+// them:
 //
 //   torch.manual_seed(0)
 //   torch.rand(3).tolist()                  # from the CPU's default generator
 //   torch.rand(3, device="cuda").tolist()   # from the claimed device's: by its seed, and how often it was drawn from
 //
-// The draw runs beside the kernel (Note [Known values]), on a hit of the cache too: the same seed gives the same numbers.
-// What a real GPU would draw is not promised. The CPU's default generator is as it was once the thread has left its modes.
-// Larger results draw nothing and stay unknown; so does everything in a mode with drawn_values = 0, and on a thread that is
-// in no mode.
+// The draw happens alongside the kernel (Note [Known values]), also on a cache hit: the same seed gives the same
+// numbers. They are not promised to equal those of a real GPU. The CPU's default generator is restored when the thread
+// leaves its outermost mode. Larger results are not drawn and stay unknown; so do all results in a mode with
+// drawn_values = 0, and on a thread outside any mode.
 
-// Finds the default generator of a claimed device. Set once, at load.
+// Finds the default generator of a claimed device. Set once, at load time.
 using DefaultGenerator = const at::Generator& (*)(c10::Device device);
 void set_default_generator(DefaultGenerator find);
 
-// The most elements that an output of the call may have to be drawn in such a mode; 0 where nothing is.
+// The largest number of elements for which an output of the call is drawn in such a mode; 0 draws nothing.
 int64_t draw_limit(const OpTraits& traits, const FakeModeOptions& options);
 
-// Runs `body`, which calls the real CPU operator with `arguments`, so that it draws what the call draws on `device`. Puts
-// another generator among the arguments where theirs belongs to a claimed device.
+// Runs `body`, which calls the real CPU operator with `arguments`, so that it draws the numbers the call draws on
+// `device`. Replaces a generator of a claimed device among the arguments.
 void with_generator(
     const Call& call,
     c10::Device device,

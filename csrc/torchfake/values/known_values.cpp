@@ -1,4 +1,4 @@
-// Constant propagation: the values of small fakes that are known, and where they are kept.
+// Constant propagation: known values of small fakes, and where they are stored.
 #include <torchfake/values/known_values.h>
 
 #include <ATen/ops/empty_strided.h>
@@ -18,7 +18,7 @@ namespace torchfake {
 
 namespace {
 
-// A tensor of zeros that has no memory: its key says what it holds.
+// A tensor of zeros without memory, recognisable by its dispatch key.
 bool is_zero_tensor(const FakeTensorImpl& fake) {
   return fake.key_set().has(c10::DispatchKey::ZeroTensor);
 }
@@ -27,14 +27,14 @@ at::Tensor mask_of_unknown(const FakeTensorImpl& fake) {
   return cpu_tensor_over(storage_context(storage_of(fake))->unknown, fake);
 }
 
-// Whether the bytes of this view have all been written, in a storage that is known in part.
+// Whether all bytes of this view have been written, in a partially known storage.
 bool is_written_whole(const FakeTensorImpl& fake) {
   if (fake.is_conj() || fake.is_neg()) {
     return false;
   }
   PlainCpu plain;
   const at::Tensor mask = mask_of_unknown(fake);
-  // Contiguous is also what has strides that say nothing, over dimensions of one element.
+  // A contiguous tensor may have arbitrary strides in dimensions of size one.
   const at::Tensor flat = mask.is_contiguous() ? mask.as_strided({mask.numel()}, {1}) : mask.contiguous().view({-1});
   return !flat.view(c10::kByte).any().item<bool>();
 }
@@ -156,7 +156,7 @@ int64_t value_limit(const FakeModeOptions& options) {
 
 namespace {
 
-// Wrapper subclasses and the like have a storage, and no data in it.
+// Wrapper subclasses, for example, have a storage without data.
 bool has_data(const at::Tensor& real) {
   return real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
 }
@@ -164,12 +164,12 @@ bool has_data(const at::Tensor& real) {
 }  // namespace
 
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
-  // A fake may claim the CPU too, and has no data to take the values from. What is known of it stays known.
+  // A fake may claim the CPU too, but has no data to copy. Its known values are kept.
   if (!real.defined() || is_any_fake(real)) {
     return real;
   }
   at::Tensor fake = to_fake(real, mode);
-  const FakeTensorImpl* impl = as_fake(fake);  // null for other layouts, whose members hold what is known
+  const FakeTensorImpl* impl = as_fake(fake);  // null for other layouts, whose member tensors hold the known values
   if (impl != nullptr && real.is_cpu() && fills_storage(*impl) && real.numel() <= value_limit(mode->options) &&
       has_data(real)) {
     PlainCpu plain;

@@ -1,4 +1,4 @@
-// Beside known_values: large fakes that repeat few values.
+// Constant propagation: large fakes that repeat few values.
 #include <torchfake/values/repeated_values.h>
 
 #include <ATen/core/stack.h>
@@ -23,13 +23,13 @@ int64_t values_in(const at::Tensor& tensor) {
   return count;
 }
 
-// Where a view of a storage with repeated values lies among the values.
+// The position of a view among the values of a storage with repeated values.
 struct Place {
   c10::SmallVector<int64_t, 6> strides;
   int64_t offset = 0;
 };
 
-// Follows `fake` through the dimensions of `repeated`; nothing where it cuts across them.
+// Maps `fake` onto the dimensions of `repeated`; nullopt if it cuts across them.
 std::optional<Place> find_place(const FakeTensorImpl& fake, const RepeatedBytes& repeated) {
   Place place;
   const auto is_one_value = [](const RepeatedBytes::Dim& dim) { return dim.value_stride == 0; };
@@ -80,7 +80,7 @@ at::Tensor one_repetition(at::Tensor tensor) {
 }  // namespace
 
 std::optional<at::Tensor> repeated_tensor(const FakeTensorImpl& fake, int64_t limit) {
-  const bool constants_alone = limit == 1;  // FakeTensorMode's way
+  const bool constants_alone = limit == 1;  // as in FakeTensorMode
   if (!fake.has_storage() || fake.numel() == 0 || constants_alone) {
     return std::nullopt;
   }

@@ -1,4 +1,4 @@
-// Constant propagation: products in half precision, computed in single precision.
+// Constant propagation: half-precision products, computed in single precision.
 #include <torchfake/values/single_precision.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ bool is_half(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.scalar_type() == c10::kHalf || tensor.scalar_type() == c10::kBFloat16);
 }
 
-// A half-precision argument, and the copy that the operator is given instead.
+// A half-precision argument, and the single-precision copy passed to the operator instead.
 struct Widened {
   at::Tensor given;
   at::Tensor copy;

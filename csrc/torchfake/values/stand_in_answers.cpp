@@ -1,4 +1,4 @@
-// What is answered in the place of values that nobody knows.
+// Stand-ins: the values used in place of unknown ones.
 #include <torchfake/values/stand_in_answers.h>
 
 #include <ATen/EmptyTensor.h>
@@ -30,7 +30,7 @@ c10::Scalar number_in_place(c10::ScalarType dtype) {
 
 namespace {
 
-// The same within the bounds of what is asked for: an index, say, of which 0 is the only one.
+// The same, clamped to the known bounds: an index of which 0 is the only valid one, for example.
 c10::Scalar number_in_range(const FakeTensorImpl& asked) {
   const c10::ScalarType dtype = asked.dtype().toScalarType();
   if (!has_range(asked) || dtype == c10::kBool || c10::isComplexType(dtype)) {
@@ -63,7 +63,7 @@ std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::strin
 }
 
 at::Tensor all_of(bool value, const at::Tensor& like, const ModePtr& mode) {
-  // As a pointwise operator lays its result out.
+  // The layout of a pointwise operator's result.
   const std::vector<int64_t> strides = like.is_non_overlapping_and_dense()
       ? like.strides().vec()
       : at::infer_dense_strides(like.sizes(), like.strides());

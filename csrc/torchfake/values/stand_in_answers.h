@@ -1,21 +1,21 @@
-// What is answered in the place of values that nobody knows. See Note [Stand-ins].
+// Stand-ins: the values used in place of unknown ones. See Note [Stand-ins].
 #pragma once
 
 #include <torchfake/core/fake_tensor_impl.h>
 
 namespace torchfake {
 
-// Whether the mode has stand-ins. If it has, they hear that `op` gets `answer`. Throws what they throw.
+// Whether the mode has stand-ins. If so, notifies them that `answer` is used for `op`. Throws what they throw.
 bool stands_in(const ModePtr& mode, const std::string& op, std::string_view answer);
 
-// The number that stands for an unknown one: 1, of the dtype's kind, and false for a truth.
+// The number used in place of an unknown one: 1 in the dtype's kind, or false for booleans.
 c10::Scalar number_in_place(c10::ScalarType dtype);
 
-// The number for the one element of `asked`, within its bounds where they are known, told to the mode's stand-ins;
-// nothing where there are none.
+// The number used for the single element of `asked`, within its bounds if known; notifies the mode's stand-ins. Returns
+// nullopt if the mode has none.
 std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, const FakeTensorImpl& asked);
 
-// A fake of these sizes that is known to hold `value` everywhere, whatever its size.
+// A boolean fake shaped like `like` with the known value `value` in every element, whatever its size.
 at::Tensor all_of(bool value, const at::Tensor& like, const ModePtr& mode);
 
 }  // namespace torchfake

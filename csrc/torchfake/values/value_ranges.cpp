@@ -1,4 +1,4 @@
-// Constant propagation: bounds of small tensors whose values are not known.
+// Constant propagation: bounds of small tensors with unknown values.
 #include <torchfake/values/value_ranges.h>
 
 #include <ATen/ops/full.h>
@@ -13,7 +13,7 @@ namespace torchfake {
 
 namespace {
 
-constexpr double kExactInteger = 9007199254740992.0;  // up to here a double holds every integer
+constexpr double kExactInteger = 9007199254740992.0;  // up to here double represents every integer
 
 template <typename Integer>
 ValueRange range_of_integers() {
@@ -42,7 +42,7 @@ ValueRange range_of_dtype(c10::ScalarType dtype) {
   }
 }
 
-// Of values that are known.
+// For known values.
 ValueRange range_of_values(const at::Tensor& values) {
   PlainCpu plain;
   const at::Tensor numbers = values.to(c10::kDouble);
@@ -78,7 +78,7 @@ double epsilon_of(c10::ScalarType dtype) {
     case c10::kHalf:
       return 0x1p-10;
     default:
-      return 0x1p-7;  // bfloat16; of the rest, nothing is kept
+      return 0x1p-7;  // bfloat16; no bounds are kept for other dtypes
   }
 }
 
@@ -95,7 +95,7 @@ double rounded(double value, c10::ScalarType dtype) {
   }
 }
 
-// The range as numbers of a dtype, or everything where it does not fit.
+// The range as numbers of a dtype, or the dtype's full range if it does not fit.
 ValueRange fitted(ValueRange range, c10::ScalarType dtype, double roundings) {
   if (c10::isIntegralType(dtype, /*includeBool=*/true)) {
     const ValueRange most = range_of_dtype(dtype);
@@ -104,7 +104,7 @@ ValueRange fitted(ValueRange range, c10::ScalarType dtype, double roundings) {
     const bool fits_low = !range.may_be_nan && range.low >= std::max(most.low, -kExactInteger);
     const bool fits_high = !range.may_be_nan && range.high <= std::min(most.high, kExactInteger);
     if (roundings > 0) {
-      return fits_low && fits_high ? range : most;  // what exceeds the dtype comes back on its other side
+      return fits_low && fits_high ? range : most;  // integer overflow wraps around
     }
     return {fits_low ? range.low : most.low, fits_high ? range.high : most.high, false};
   }
@@ -113,11 +113,11 @@ ValueRange fitted(ValueRange range, c10::ScalarType dtype, double roundings) {
     return {};
   }
   if (roundings > 0) {
-    // Rounding once is monotone: the bounds of the exact result, rounded, are those of the rounded one. Our own bounds were
-    // computed in double precision.
+    // A single rounding is monotone: the rounded bounds of the exact result bound the rounded result. The spread covers
+    // our own bounds, which were computed in double precision.
     const double relative = roundings == 1 ? 4 * std::numeric_limits<double>::epsilon() : epsilon_of(dtype) * roundings;
     const double spread = std::max(std::abs(range.low), std::abs(range.high)) * relative;
-    // Rounding does not change the sign.
+    // Rounding preserves the sign.
     range.low = range.low >= 0 ? std::max(range.low - spread, 0.0) : range.low - spread;
     range.high = range.high <= 0 ? std::min(range.high + spread, 0.0) : range.high + spread;
   }

@@ -1,4 +1,4 @@
-// Constant propagation: bounds of small tensors whose values are not known.
+// Constant propagation: bounds of small tensors with unknown values.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -7,46 +7,47 @@
 namespace torchfake {
 
 // Note [Value ranges]
-// Much can be said of values that nobody knows: a softmax lies in [0, 1], an argmax below the size, the sum of a mask in
-// [0, count]. Programs ask for just that, to check what they compute:
+// Unknown values often have known bounds: a softmax lies in [0, 1], an argmax is below the size, the sum of a mask lies
+// in [0, count]. Programs compare with exactly these bounds to check their results:
 //
 //   assert probs.max() <= 1                  # a softmax, unless it holds a NaN: True is not known, and > 1 is False
 //   if mask.sum() > mask.numel(): raise      # False
 //   index.clamp(0, 9) < 10                   # True
 //
-// A fake of at most kRangedElements elements therefore carries bounds, with its storage, where its values are not known.
-// A row of a table (rules/value_ranges.cpp) says what an operator makes of the bounds of its arguments. A result whose
-// bounds meet is known. Bounds are those of the numbers that the real operator may return: what it rounds is widened, and
-// whether a NaN is possible is part of them. A write ends them, like known values.
-// Invariant: a call none of whose arguments has bounds, and whose operator makes none, pays nothing.
-// Not in a FakeTensorMode, which answers as PyTorch's.
+// A fake of at most kRangedElements elements with unknown values therefore carries bounds, attached to its storage. A
+// row of a table (rules/value_ranges.cpp) derives the bounds of an operator's results from those of its arguments. If
+// lower and upper bound are equal, the value is known. The bounds hold for the numbers that the real operator may
+// return: they are widened by rounding errors, and include whether a NaN is possible. A write discards them, like known
+// values.
+// Invariant: a call whose arguments carry no bounds, and whose operator produces none, pays nothing.
+// No bounds are kept in a FakeTensorMode, which behaves like PyTorch's.
 
-// The most elements of a fake that carries bounds.
+// The largest number of elements for which a fake carries bounds.
 inline constexpr int64_t kRangedElements = 64;
 
-// Whether there are ranges in such a mode.
+// Whether a mode with these options keeps bounds.
 bool has_ranges(const FakeModeOptions& options);
 
-// Whether bounds are kept of the fake: what is cheap to ask.
+// Whether the fake carries stored bounds. Cheap.
 inline bool has_range(const FakeTensorImpl& fake) {
   c10::StorageImpl* storage = fake.storage_impl();
   const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
   return context != nullptr && context->range != nullptr;
 }
 
-// The bounds of a fake: those that are kept, those of its known values, or those of its dtype.
+// The bounds of a fake: the stored ones, those of its known values, or those of its dtype.
 ValueRange range_of(const FakeTensorImpl& fake);
 
-// Bounds of the first two results of an operator, before they are rounded to their dtype.
+// Bounds of the first two results of an operator, before rounding to their dtypes.
 struct RangeAnswer {
   ValueRange first = {};
   ValueRange second = {};
-  // How often the first is rounded on the way. 0 for results that are among the numbers of an argument, which neither are
-  // rounded nor exceed the dtype.
+  // How often the computation of the first result rounds. 0 if the results are elements of an argument, which are not
+  // rounded and cannot exceed the dtype.
   double roundings = 0;
 };
 
-// The arguments of a call, as ranges.
+// The arguments of a call as ranges.
 class RangeQuestion {
  public:
   explicit RangeQuestion(const Call& call) : call_(call) {}
@@ -57,17 +58,17 @@ class RangeQuestion {
   const c10::IValue& arg(size_t index) const {
     return call_.arg(index);
   }
-  // Of a tensor, of every tensor in a list, or of a number; everything, for None.
+  // For a tensor, all tensors of a list together, or a number; unbounded for None.
   ValueRange range(size_t index) const;
 
  private:
   const Call& call_;
 };
 
-// When an operator has to be asked although none of its arguments carries bounds.
+// When an operator produces bounds although none of its arguments carries any.
 enum class RangeSource : uint8_t {
   kArguments,  // never
-  kDtype,  // where the first argument is of a dtype of few values
+  kDtype,  // if the first argument's dtype has few values
   kAlways,
 };
 
@@ -77,16 +78,16 @@ struct RangeRow {
   RangeAnswer (*rule)(const RangeQuestion& question);
 };
 
-// Whether a call of such an operator makes bounds out of nothing, given its first tensor.
+// Whether a call of such an operator produces bounds without any among its arguments, given its first tensor.
 inline bool makes_range(const RangeRow& row, const c10::TensorImpl* first) {
   return row.source == RangeSource::kAlways ||
       (row.source == RangeSource::kDtype && first != nullptr && first->itemsize() == 1);
 }
 
-// What the operator's row says of a call.
+// Evaluates the operator's row for a call.
 RangeAnswer ask_range(const Call& call);
 
-// Gives fresh outputs their bounds, or their values where the bounds meet.
+// Stores the bounds of fresh outputs, or their values if lower and upper bound are equal.
 void finish_ranges(const Call& call, const RangeAnswer& answer);
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// Constant propagation: follows one call beside its kernel.
+// Constant propagation: follows one call alongside its kernel.
 #include <torchfake/values/value_tracker.h>
 
 #include <ATen/MemoryOverlap.h>
@@ -22,7 +22,7 @@ namespace torchfake {
 
 namespace {
 
-// An out= argument that is also read: the side run gives it a tensor of its own, so it would read other values.
+// Whether an out= argument is also read: it gets a tensor of its own in the side run, so other values would be read.
 bool writes_over_its_inputs(const Call& call) {
   for (const TensorArg& out : call.tensors()) {
     if (!out.is_out) {
@@ -56,8 +56,8 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
   return tensors;
 }
 
-// Whether values are written. Batch norm in training updates its running statistics, and its schema does not say so.
-// What is told to a search that finds nothing stays as it was.
+// Whether values are written. Batch norm in training updates its running statistics, which its schema does not declare.
+// The flag argument of a check that is assumed to find nothing keeps its value.
 bool is_written(const Call& call, const TensorArg& tensor, const FakeModeOptions& options) {
   if (call.traits.finds_nothing && options.assumes_valid && call.traits.args[tensor.arg].kind == ArgKind::kTensor) {
     return false;
@@ -69,7 +69,7 @@ bool is_written(const Call& call, const TensorArg& tensor, const FakeModeOptions
   return !training || call.arg(*training).toBool();
 }
 
-// Whether an operator's outputs have values that follow from no tensor.
+// Whether an operator's outputs have known values without known inputs.
 bool makes_values(const OpTraits& traits, const FakeModeOptions& options) {
   if (options.propagate_real_tensors) {
     return traits.values == ValueSource::kConstant || !traits.takes_tensors || traits.is_factory_like;
@@ -77,8 +77,8 @@ bool makes_values(const OpTraits& traits, const FakeModeOptions& options) {
   return traits.is_builtin && traits.values == ValueSource::kConstant && options.known_from_factories;
 }
 
-// Whether an operator's outputs are known where its inputs are. An operator of a user may draw random numbers or reach
-// out of the process, and nothing says so: it is not run on the side.
+// Whether an operator's outputs are known if its inputs are. A user-defined operator may draw random numbers or have
+// side effects outside the process, and nothing declares that: it is not run on the side.
 bool passes_values_on(const OpTraits& traits, const FakeModeOptions& options) {
   if (options.propagate_real_tensors) {
     return true;
@@ -92,7 +92,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     : call_(call), mode_(mode), limit_(value_limit(mode.options)) {
   const OpTraits& traits = call.traits;
   if (traits.replaces_storage) {
-    return;  // the values come and go with the storage
+    return;  // the values move with the storage
   }
   draws_ = draw_limit(traits, mode.options);
   bool any_known = false;
@@ -108,13 +108,13 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
         ((traits.values == ValueSource::kOverwrite || traits.values == ValueSource::kDrawn) && tensor.is_written);
     const bool known = tensor.fake != nullptr && is_known(*tensor.fake, limit_);
     const bool repeated = !known && tensor.fake != nullptr && is_repeated(*tensor.fake, limit_);
-    // A write may also end what is known of other elements of the storage.
+    // A write may also invalidate known values of other elements of the storage.
     any_known |= known || repeated ||
         (is_written(call, tensor, mode.options) && tensor.fake != nullptr && may_have_known_values(*tensor.fake));
     any_repeated |= repeated;
     any_ranged |= tensor.fake != nullptr && has_range(*tensor.fake);
     const bool unread = overwritten || traits.args[tensor.arg].is_unread;
-    all_known &= known || repeated || unread || tensor.fake == nullptr;  // what is real here is a number
+    all_known &= known || repeated || unread || tensor.fake == nullptr;  // a real tensor here is a wrapped number
   }
   if (C10_UNLIKELY(!traits.is_builtin)) {
     for (const TensorArg& tensor : call.tensors()) {
@@ -131,7 +131,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
         received_.push_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
       }
     }
-    return;  // what other ranks contribute is not known, so nothing is computed
+    return;  // contributions of other ranks are unknown, so nothing is computed
   }
   const bool constant = makes_values(traits, mode.options);
   all_known = all_known || (C10_UNLIKELY(any_known) && limit_ > 1 && is_absorbed(call, limit_));
@@ -161,7 +161,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
       }
     }
   }
-  // A view has the values of its base with no work.
+  // A view shares the values of its base, so there is nothing to compute.
   computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
       (mode.options.propagate_real_tensors || !traits.is_byte_product);
   if (any_repeated) {
@@ -205,7 +205,7 @@ void ValueTracker::follow_constants(const Call& call) const {
   });
 }
 
-// Decides what becomes of a call that reads repeated values.
+// Decides how to handle a call that reads repeated values.
 void ValueTracker::read_repetitions() {
   bool large = false;
   for (const TensorArg& tensor : call_.tensors()) {
@@ -243,8 +243,8 @@ torch::jit::Stack ValueTracker::real_arguments() const {
     } else if (partial) {
       tensor = view_of_bytes(*fake);
     } else {
-      // Not read: the operator needs its shape alone, or fills it. What is filled has the size that it was given, for not
-      // every kernel looks whether there is room for what it writes.
+      // Not read: the operator needs only its shape, or fills it. A tensor to fill has the right size already, because
+      // not every kernel checks that its result fits.
       PlainCpu plain;
       tensor = fake->numel() > limit_ ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
                                       : new_buffer(*fake).zero_();
@@ -308,7 +308,7 @@ bool ValueTracker::outputs_fit(const Call& call) const {
     fit = fit && (!tensor.defined() || (tensor.numel() <= limit && as_fake(tensor) != nullptr));
   });
   for (const Written& written : written_) {
-    // What is filled for the first time must be filled whole: the rest of the storage is unknown.
+    // The first write must fill the whole storage: otherwise the rest of it is unknown.
     fit = fit && written.fake->numel() <= limit_ &&
         (!written.is_new || fills_storage(*written.fake) || known_bytes(storage_of(*written.fake)) != nullptr);
   }
@@ -325,7 +325,7 @@ void ValueTracker::forget_written() const {
 
 namespace {
 
-// Elements that lie in one place can be neither told apart nor written one by one.
+// Elements that share memory can neither be told apart nor written one by one.
 bool overlaps_itself(const FakeTensorImpl& fake) {
   return at::has_internal_overlap(const_cast<FakeTensorImpl*>(&fake)) == at::MemOverlap::Yes;
 }
@@ -360,7 +360,7 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
   }
 }
 
-// Whether the storage of a fake that does not fill it is small enough to stand in memory.
+// Whether the storage of a fake that does not fill it is small enough to be allocated.
 bool ValueTracker::is_affordable(const FakeTensorImpl& fake) const {
   const c10::StorageImpl* storage = storage_of(fake);
   return storage != nullptr && storage->nbytes() / fake.itemsize() <= static_cast<size_t>(limit_) &&
@@ -369,7 +369,7 @@ bool ValueTracker::is_affordable(const FakeTensorImpl& fake) const {
 
 void ValueTracker::finish_output(const FakeTensorImpl& fake, const at::Tensor& real) const {
   const bool propagates = mode_.options.propagate_real_tensors;
-  // Beyond the CPU, operators of PyTorch's own may return something else than there.
+  // On devices other than the CPU, PyTorch's own operators may return different metadata.
   if (propagates && (fake.claimed_device().is_cpu() || !call_.traits.is_builtin)) {
     check_agreement(fake, real);
   }
@@ -406,7 +406,7 @@ void ValueTracker::check_agreement(const FakeTensorImpl& fake, const at::Tensor&
   }
 }
 
-// The fresh output of a call that returns one, if values can stand behind it.
+// The single fresh output of a call, if known values can be attached to it.
 const FakeTensorImpl* ValueTracker::only_output(const Call& call) {
   const c10::IValue& value = outputs_of(call).front();
   const FakeTensorImpl* fake = value.isTensor() ? as_fake(value.toTensor()) : nullptr;
@@ -423,10 +423,10 @@ class Silence final : public c10::WarningHandler {
 
 }  // namespace
 
-// Runs the real operator on what is known. False where the CPU cannot do it (a dtype it has no kernel for, say) and the
-// claimed device may.
+// Runs the real operator on the known values. Returns false if the CPU cannot run it (no kernel for a dtype, for
+// example) but the claimed device might.
 bool ValueTracker::run_aside(const Call& call, c10::Device device) {
-  // That an out= argument was resized was said when the fake was.
+  // The warning about resizing an out= argument was already given for the fake.
   static Silence silence;
   std::optional<c10::WarningUtils::WarningHandlerGuard> silent;
   if (has_out_) {
@@ -478,8 +478,8 @@ void ValueTracker::forget_received() const {
   }
 }
 
-// What an operator of somebody else's returns is what it was given, or was made by a function that knows sizes alone: the
-// zeros of its torch.zeros are not what the real operator computes.
+// The outputs of a user-defined operator are its inputs, or tensors created by a function that only knows sizes: the
+// zeros of its torch.zeros are not the result of the real operator.
 void ValueTracker::forget_made(const Call& call) const {
   visit_tensors(outputs_of(call), [&](const at::Tensor& tensor) {
     const FakeTensorImpl* fake = tensor.defined() ? as_fake(tensor) : nullptr;
@@ -518,7 +518,7 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
   if (repeats_) {
     return follow_repetitions(call, device);
   }
-  // A meta tensor has no real values that could go along.
+  // A meta tensor has no real values to propagate.
   const bool has_no_real = mode_.options.propagate_real_tensors && device.is_meta();
   if (!computes_ || has_no_real || !outputs_fit(call)) {
     forget_written();

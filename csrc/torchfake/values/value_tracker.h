@@ -1,4 +1,5 @@
-// Constant propagation: follows one call beside its kernel, and computes the values of its outputs where they are known.
+// Constant propagation: follows one call alongside its kernel, and computes the values of its outputs if they are
+// known.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,30 +7,30 @@
 
 namespace torchfake {
 
-// Constructed before the kernel consumes the arguments, told of the outcome after it. See Note [Known values].
+// Constructed before the kernel consumes the arguments; `follow` is called after it. See Note [Known values].
 class ValueTracker {
  public:
   ValueTracker(const Call& call, const ModeState& mode);
 
-  // Whether everything the operator reads is known.
+  // Whether everything that the operator reads is known.
   bool inputs_known() const {
     return inputs_known_;
   }
 
-  // Whether the real operator is to run on what is known, all of which it was given.
+  // Whether the real operator will run on the known inputs as given: not on one repetition, and without random draws.
   bool computes_from_inputs() const {
     return computes_ && !repeats_ && draws_ == 0;
   }
 
-  // Keeps what `follow` needs of the arguments. To be called before they are consumed, unless `follow` is not.
+  // Saves what `follow` needs of the arguments. Must be called before they are consumed if `follow` is called later.
   void keep_arguments();
 
-  // Runs the real operator on the known inputs and leaves what it returned, real, on the stack in place of the
-  // arguments. Requires inputs_known().
+  // Runs the real operator on the known inputs and replaces the arguments on the stack by its real results. Requires
+  // inputs_known().
   void run_real(Call& call) const;
 
-  // After a meta call: gives outputs their values where they are known, and ends the knowledge of what was overwritten.
-  // Throws what the real kernel throws, where the claimed device is the CPU.
+  // Called after a meta call: sets the known values of outputs, and forgets those that were overwritten. If the claimed
+  // device is the CPU, throws whatever the real kernel throws.
   void follow(const Call& call, c10::Device device);
 
  private:
@@ -51,10 +52,10 @@ class ValueTracker {
 
   struct Written {
     c10::intrusive_ptr<c10::TensorImpl> fake;
-    at::Tensor real;  // what the side run writes to
+    at::Tensor real;  // the tensor that the side run writes to
     uint16_t arg;
-    bool is_new;  // `real` is not yet behind the fake's storage
-    bool is_partial;  // `real` is, but not all of its values were known
+    bool is_new;  // `real` is not yet attached to the fake's storage
+    bool is_partial;  // `real` is attached, but not all of its values were known
   };
 
   const Call& call_;
@@ -63,14 +64,14 @@ class ValueTracker {
   bool inputs_known_ = false;
   bool computes_ = false;
   bool has_out_ = false;
-  bool makes_constants_ = false;  // in a mode that propagates real tensors
-  int64_t draws_ = 0;  // the most elements that are drawn: see Note [Draws]
-  std::optional<RangeAnswer> ranges_;  // of the outputs, where their values do not follow
-  bool repeats_ = false;  // real_ is one repetition of what the operator gets
+  bool makes_constants_ = false;  // only in a mode that propagates real tensors
+  int64_t draws_ = 0;  // the largest number of elements to draw: see Note [Draws]
+  std::optional<RangeAnswer> ranges_;  // bounds of the outputs, if their values are unknown
+  bool repeats_ = false;  // real_ is one repetition of the arguments
   torch::jit::Stack real_;
   c10::SmallVector<Written, 2> written_;
-  std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_;  // what a collective writes: see collectives.h
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> given_;  // what an operator of somebody else's got
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_;  // tensors that a collective writes: see collectives.h
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> given_;  // storages passed to a user-defined operator
 };
 
 }  // namespace torchfake
