@@ -1,4 +1,4 @@
-// Real tensors made fake as a tracer wants them.
+// Converts real tensors to fakes for tracers.
 #include <torchfake/convert/converter.h>
 
 #include <ATen/EmptyTensor.h>
@@ -50,7 +50,7 @@ c10::Device claimed_by(const at::Tensor& tensor, const ModePtr& mode) {
   return normalize_device(tensor.device());
 }
 
-// A tensor that has a history: its place in autograd is that of a clone.
+// A non-leaf tensor: to autograd it is the result of a clone.
 at::Tensor with_history(const at::Tensor& leaf) {
   at::Tensor copy;
   {
@@ -61,7 +61,7 @@ at::Tensor with_history(const at::Tensor& leaf) {
   return copy.set_(leaf.storage(), leaf.storage_offset(), leaf.sizes(), leaf.strides());
 }
 
-// All of the memory of `base`, seen as numbers of another type.
+// The whole memory of `base`, reinterpreted as another dtype.
 at::Tensor memory_as(const at::Tensor& base, c10::ScalarType dtype) {
   const int64_t numel = static_cast<int64_t>(bytes_now(*base.storage().unsafeGetStorageImpl()) / base.element_size());
   at::Tensor flat = at::as_strided(base, {numel}, {1}, 0);
@@ -74,7 +74,7 @@ at::Tensor memory_as(const at::Tensor& base, c10::ScalarType dtype) {
   return flat.view(dtype);
 }
 
-// A view keeps its base.
+// A view remains a view of the converted base.
 at::Tensor as_view(const at::Tensor& tensor, const ModePtr& mode) {
   const at::Tensor base = from_tensor(at::Tensor(tensor._base()), mode);
   c10::AutoGradMode grad(tensor.requires_grad() && !tensor.is_leaf());
@@ -89,15 +89,15 @@ at::Tensor as_view(const at::Tensor& tensor, const ModePtr& mode) {
   return tensor.requires_grad() && tensor.is_leaf() ? view.set_requires_grad(true) : view;
 }
 
-// The dtype that gradients have, where the program chose another than the tensor's own.
+// Copies the dtype of gradients, if the program set one other than the tensor's own.
 void keep_grad_dtype(const at::Tensor& tensor, const at::Tensor& fake) {
   if (tensor.is_leaf() && tensor.requires_grad() && fake.is_leaf() && tensor.grad_dtype() != fake.grad_dtype()) {
     fake.set_grad_dtype(tensor.grad_dtype());
   }
 }
 
-// As PyTorch's converter does, without the stored elements: their number would be a size that the program's sizes do not
-// tell. torchfake::to_fake keeps them.
+// Drops the stored elements, as PyTorch's converter does: their number would be a size that does not follow from the
+// program's sizes. torchfake::to_fake keeps them.
 at::Tensor without_elements(const at::Tensor& sparse, const ModePtr& mode) {
   const c10::Device device = claimed_by(sparse, mode);
   const std::vector<at::Tensor> members = members_of(sparse);
@@ -132,7 +132,7 @@ at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
   if (is_sparse_layout(tensor.layout())) {
     return without_elements(tensor, mode);
   }
-  // A fake whose device has been set is no longer where its base is. Quantized tensors have no place in autograd.
+  // A fake whose device was changed may be on another device than its base. Quantized tensors take no part in autograd.
   if (!tensor.is_inference() && tensor.is_view() && !tensor.is_quantized() &&
       tensor.device() == tensor._base().device()) {
     return as_view(tensor, mode);
@@ -148,8 +148,8 @@ at::Tensor convert(const at::Tensor& tensor, const ModePtr& mode) {
 
 namespace {
 
-// What this thread is in the middle of converting. Others see a fake only when it is complete, with its gradient; the
-// gradient of a gradient may be the tensor itself, and is then found here.
+// A conversion in progress on this thread. Other threads only see a complete fake, including its gradient. The gradient
+// of a gradient may be the tensor itself, which is then found here.
 struct InProgress {
   const at::Tensor& tensor;
   const ModePtr& mode;
@@ -189,7 +189,7 @@ void remember_converted(const at::Tensor& tensor, const at::Tensor& fake) {
 
 namespace {
 
-// The fake that stands for `tensor`: `fake`, unless another thread was first.
+// Returns the fake of `tensor`: `fake`, unless another thread registered one first.
 at::Tensor remember_first(const at::Tensor& tensor, const at::Tensor& fake) {
   return at::Tensor(memo().remember_first(key_of(tensor, mode_of_any(fake)), impl_of(tensor), impl_of(fake)));
 }
@@ -210,7 +210,7 @@ at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode) {
   if (const at::Tensor* begun = find_in_progress(tensor, mode)) {
     return *begun;
   }
-  // Operators on the fakes below are answered by this mode, whichever the thread is in.
+  // Operators on the fakes below run in this mode, whichever mode the thread is in.
   FakeMode entered(mode);
   at::Tensor fake = convert(tensor, mode);
   keep_grad_dtype(tensor, fake);
@@ -228,7 +228,7 @@ at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, cons
   if (at::Tensor found = find_converted(meta, mode); found.defined()) {
     return found;
   }
-  mode->note_use();  // before the guard of the device is asked
+  mode->note_use();  // before the guard of the device is queried
   at::Tensor fake = make_fake_of(meta, mode, normalize_device(device));
   if (meta.requires_grad()) {
     fake.set_requires_grad(true);

@@ -1,25 +1,25 @@
-// Real tensors made fake as a tracer wants them: once each, with their place in autograd.
+// Converts real tensors to fakes for tracers: each tensor once, with its autograd state.
 #pragma once
 
 #include <torchfake/core/fake_tensor_impl.h>
 
 namespace torchfake {
 
-// The fake that stands for `tensor` in `mode`: the same one every time, as long as somebody holds it. Neither is kept
-// alive by the other. Sizes, strides, offset, dtype, device, conj and neg bits, storage sharing, being a view of a
-// base, requires_grad, being a leaf or not, and `grad` are those of `tensor`. Values go along only in a mode that
-// propagates them. A fake of the mode comes back as it is; one of another mode is converted like a real tensor.
-// Throws UnsupportedFakeTensorException for a tensor that cannot be fake.
+// Returns the fake of `tensor` in `mode`: the same one on every call, as long as it is alive. Neither keeps the other
+// alive. Preserves sizes, strides, offset, dtype, device, conj and neg bits, storage sharing, the view relation to a
+// base, requires_grad, whether the tensor is a leaf, and `grad`. Values are preserved only in a mode that propagates
+// them. Returns a fake of the mode unchanged; converts a fake of another mode like a real tensor. Throws
+// UnsupportedFakeTensorException for a tensor that cannot be faked.
 at::Tensor from_tensor(const at::Tensor& tensor, const ModePtr& mode);
 
 // A fake on `device` with the metadata of a meta tensor, remembered in the same way. Throws c10::ValueError if `meta`
 // is on another device.
 at::Tensor from_meta_and_device(const at::Tensor& meta, c10::Device device, const ModePtr& mode);
 
-// The fake that stands for `tensor` in `mode`, or an undefined tensor.
+// The fake of `tensor` in `mode`, or an undefined tensor if there is none.
 at::Tensor find_converted(const at::Tensor& tensor, const ModePtr& mode);
 
-// Makes `fake` the one that stands for `tensor`.
+// Registers `fake` as the fake of `tensor`.
 void remember_converted(const at::Tensor& tensor, const at::Tensor& fake);
 
 }  // namespace torchfake

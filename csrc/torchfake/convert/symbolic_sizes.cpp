@@ -12,7 +12,7 @@ namespace torchfake {
 
 namespace {
 
-// Each stride is, where one fits, the size times the stride of another dimension that lies closer in memory.
+// Each stride becomes size times stride of a dimension that is closer in memory, if one matches.
 c10::SymDimVector symbolic_strides(c10::SymIntArrayRef sizes, c10::IntArrayRef hints, c10::IntArrayRef strides) {
   c10::SmallVector<int64_t, 5> order;
   for (auto dim = static_cast<int64_t>(strides.size()) - 1; dim >= 0; --dim) {
@@ -23,7 +23,7 @@ c10::SymDimVector symbolic_strides(c10::SymIntArrayRef sizes, c10::IntArrayRef h
   for (size_t i = 0; i < order.size(); ++i) {
     const int64_t dim = order[i];
     result[dim] = strides[dim];
-    // The outermost that fits: of equal ones, the one that was placed last.
+    // Prefers the outermost match: among equal ones, the one placed last.
     for (size_t j = i; j > 0 && strides[dim] > 1; --j) {
       const int64_t inner = order[j - 1];
       if (hints[inner] > 1 && strides[dim] == hints[inner] * strides[inner]) {
@@ -68,7 +68,7 @@ void make_symbolic(
   }
   const auto itemsize = static_cast<int64_t>(impl->itemsize());
   c10::StorageImpl* storage = impl->storage_impl();
-  // Of a view of something larger, the rest of the storage is as large as it is.
+  // A view of a larger storage leaves the size of that storage a number.
   if (storage != nullptr && impl->numel() > 0 && bytes_now(*storage) == static_cast<size_t>(end_now * itemsize)) {
     set_symbolic_bytes(storage, impl->claimed_device(), end * itemsize);
   }

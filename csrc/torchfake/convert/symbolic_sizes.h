@@ -9,10 +9,11 @@
 
 namespace torchfake {
 
-// Makes these dimensions of a fake symbols of `env`, with their sizes as hints; an empty name takes the next free one.
-// Strides follow from the sizes where the tensor is dense, in whatever order; others stay numbers. Nothing becomes
-// symbolic where all sizes are 0 or 1 and the environment specialises these.
-// Throws c10::ValueError for a tensor that is no fake, or has symbolic sizes already, and c10::IndexError for a dimension
+// Replaces these dimensions of a fake by symbols of `env`, with the current sizes as hints. An empty name selects the
+// next free one. Strides are expressed in the sizes if the tensor is dense, in any order of dimensions; others stay
+// numbers. Nothing becomes symbolic if all sizes are 0 or 1 and the environment specialises these. Throws
+// c10::ValueError for a tensor that is not a fake or already has symbolic sizes, and c10::IndexError for a dimension
+// out of range.
 // that it does not have.
 void make_symbolic(
     const at::Tensor& fake,
