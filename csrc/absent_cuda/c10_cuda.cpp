@@ -1,4 +1,4 @@
-// Stands for libc10_cuda.so where PyTorch has no CUDA. See Note [Libraries compiled for CUDA].
+// Substitute for libc10_cuda.so in a PyTorch without CUDA. See Note [Libraries compiled for CUDA].
 #include <atomic>
 #include <cstdint>
 #include <stdexcept>
@@ -6,13 +6,13 @@
 
 namespace c10::cuda {
 
-// What compiled code passes by value; never looked into.
+// Passed by value by compiled code; never inspected.
 class CUDAStream {};
 
 namespace CUDACachingAllocator {
 
 class CUDAAllocator;
-// The one datum that the headers of PyTorch refer to. Data is bound when a library is loaded, unlike functions.
+// The only data symbol that PyTorch's headers refer to. Data, unlike functions, is bound at load time.
 extern std::atomic<CUDAAllocator*> allocator;
 std::atomic<CUDAAllocator*> allocator{nullptr};
 
@@ -26,8 +26,8 @@ namespace {
 
 }  // namespace
 
-// The functions that the headers of PyTorch call inline, and kernels first of all. The return type is not part of a
-// symbol's name. NOLINTBEGIN(readability-identifier-naming): PyTorch's names.
+// Functions that PyTorch's headers, and above all kernels, call inline. The return type is not part of a symbol's name.
+// NOLINTBEGIN(readability-identifier-naming): PyTorch's names.
 int8_t device_count() noexcept;
 int8_t device_count() noexcept {
   return 0;

@@ -1,4 +1,4 @@
-// Stands for libtorch_cuda.so where PyTorch has no CUDA. See Note [Libraries compiled for CUDA].
+// Substitute for libtorch_cuda.so in a PyTorch without CUDA. See Note [Libraries compiled for CUDA].
 #include <stdexcept>
 
 namespace at::cuda {

@@ -26,13 +26,13 @@ bool is_fake(const at::Tensor& tensor);
 at::Tensor meta_like(const at::Tensor& fake);
 
 // A fake with the metadata of a real or meta tensor, in the thread's mode (or one with default options). Tensors that
-// share a storage become fakes that share one. A fake comes back as it is.
-// Throws UnsupportedFakeTensorException for tensors that are not strided, or quantized.
+// share a storage become fakes that share one. Returns a fake unchanged.
+// Throws UnsupportedFakeTensorException for a nested or MKL-DNN tensor, and for one without a storage.
 at::Tensor to_fake(const at::Tensor& tensor, std::optional<c10::Device> device = std::nullopt);
 
 class ShapeEnv;
 
-// The symbols of a mode's sizes, and the guards that operators asked for. A copy is the same one.
+// The symbols of a mode's sizes, and the guards that operators have recorded. Copies refer to the same symbols.
 //
 //   torchfake::FakeMode mode;
 //   torchfake::SymbolicShapes shapes(mode);
@@ -41,31 +41,30 @@ class ShapeEnv;
 //   shapes.guards();                 // batch >= 2
 class SymbolicShapes {
  public:
-  // From now on sizes of the mode's fakes can be symbols. A mode has one of these; throws c10::ValueError where it has one
-  // already.
+  // Enables symbolic sizes for the mode's fakes. Throws c10::ValueError if the mode already has a SymbolicShapes.
   explicit SymbolicShapes(const FakeMode& mode);
 
-  // What has to hold of the symbols for the results so far, readable.
+  // The conditions on the symbols under which the results so far are valid, as text.
   std::vector<std::string> guards() const;
-  // Whether that is so where the symbols have these values. Throws c10::ValueError for a name that is no symbol, and where
-  // one that counts is missing.
+  // Whether the guards hold for these values of the symbols. Throws c10::ValueError for an unknown name, and if a
+  // required symbol is missing.
   bool guards_hold(const std::map<std::string, int64_t>& values) const;
-  // The value of a size there. Throws DynamicShapesError for a size of other symbols.
+  // The value of a size for these values of the symbols. Throws DynamicShapesError for a size with other symbols.
   int64_t evaluate(const c10::SymInt& size, const std::map<std::string, int64_t>& values) const;
 
  private:
   std::shared_ptr<ShapeEnv> env_;
 };
 
-// A fake of a real tensor in the thread's mode, some of whose sizes are symbols: by dimension, negative ones counted from the
-// end, with the names of the symbols. Equal names are one symbol; an empty one takes the next free. The size now is the hint.
-// Throws c10::ValueError for a fake, outside of a mode, for a mode without SymbolicShapes, and for one name with two sizes;
-// c10::IndexError for a dimension that the tensor does not have.
+// A fake of a real tensor in the thread's mode with symbolic sizes: maps dimensions, where negative ones count from the
+// end, to the names of symbols. Equal names denote the same symbol; an empty name selects the next free one. The
+// current size is the hint. Throws c10::ValueError for a fake, outside a mode, for a mode without SymbolicShapes, and
+// for a name with two different sizes; c10::IndexError for a dimension out of range.
 at::Tensor to_fake(const at::Tensor& tensor, const std::map<int64_t, std::string>& dynamic);
 
-// In the mode, a fake that knows the values of the real tensor that `make` returns, if they are few enough for it
-// (FakeModeOptions::known_values); elsewhere that tensor. For torch::tensor, which writes through a pointer that fakes do
-// not have:
+// In the mode, a fake with the known values of the real tensor that `make` returns, if they are few enough
+// (FakeModeOptions::known_values); outside a mode that tensor itself. For torch::tensor, which writes through a pointer
+// that fakes do not have:
 //
 //   at::Tensor ids = torchfake::constant([] { return torch::tensor({2, 3, 5}); }).to(torch::kCUDA);
 at::Tensor constant(const std::function<at::Tensor()>& make);

@@ -8,7 +8,7 @@ namespace torchfake {
 // A fake with the metadata of `tensor`: sizes, strides, offset, dtype, and its device unless another is given. A meta
 // tensor without `device` becomes a fake that claims the CPU. Two tensors that share a storage become fakes that share
 // one, as long as a fake of the first is alive. A fake of any mode is returned unchanged. Throws
-// UnsupportedFakeTensorException for a tensor that is not strided or is quantized.
+// UnsupportedFakeTensorException for a nested or MKL-DNN tensor, and for one without a storage.
 at::Tensor to_fake(const at::Tensor& tensor, const ModePtr& mode, std::optional<c10::Device> device = std::nullopt);
 
 // As above for any tensor, including a fake of another mode.

@@ -1,4 +1,4 @@
-// Devices this machine does not have: enough of them for autograd and the dispatcher to work with tensors that claim one.
+// Devices absent from this machine: as much of them as autograd and the dispatcher need for tensors that claim one.
 #include <torchfake/devices/absent_devices.h>
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -22,15 +22,15 @@ namespace torchfake {
 
 namespace {
 
-// What PyTorch says where a device has no guard.
+// PyTorch's error for a device type without a guard.
 [[noreturn]] void refuse_device(c10::DeviceType type) {
   TORCH_CHECK(
       false, "PyTorch is not linked with support for ", c10::DeviceTypeName(type, /*lower_case=*/true), " devices");
 }
 
-// The guard of a device type that fakes claim. It keeps a current device and current streams per thread, whose work
-// is done at once. Where the device is there, real tensors get its own guard: outside the mode, for an index that exists.
-// See Note [Absent devices].
+// The guard of a device type that fakes claim. It keeps a current device and current streams per thread; work on these
+// streams completes immediately. If the device is present, real tensors use its own guard: outside the mode, for an
+// existing index. See Note [Absent devices].
 class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   ClaimedGuard(c10::DeviceType type, const DeviceGuardImplInterface* real) : type_(type), real_(real) {}
@@ -95,7 +95,7 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     stream_of(stream.device()) = stream.id();
     return before;
   }
-  // In the mode as many as have been claimed: autograd keeps a stream for each, and finds it by index.
+  // In the mode, the number of claimed devices: autograd keeps a stream per device, looked up by index.
   c10::DeviceIndex deviceCount() const noexcept override {
     if (in_fake_mode() || InKernel::active()) {
       const ModePtr* mode = find_current_mode();
@@ -167,17 +167,17 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  // Real operators, also those called in the mode, run with the engine out of the way.
+  // Real operators, including those called in the mode, run with the engine excluded.
   bool is_real(c10::Device device) const noexcept {
     return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() < real_->deviceCount();
   }
-  // A device that is not there, asked for by a real operator: the real guard says so. Outside the mode fakes ask only during
-  // a backward pass.
+  // A real operator requests a device that does not exist: the real guard reports it. Outside the mode, fakes query the
+  // guard only during a backward pass.
   bool is_mistaken(c10::Device device) const {
     return real_ != nullptr && !in_fake_mode() && !InKernel::active() && device.index() >= real_->deviceCount() &&
         torch::autograd::get_current_graph_task_id() < 0;
   }
-  // Outside the mode nobody asks for a stream of its own on behalf of a fake: says what the missing guard would have said.
+  // Outside the mode, fakes never request new streams: throws what PyTorch throws without a guard.
   void require_claim() const {
     if (real_ == nullptr && !in_fake_mode() && !InKernel::active()) {
       refuse_device(type_);
@@ -186,8 +186,8 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
   static c10::Stream default_stream(c10::Device device) {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
-  // A stream of a claimed device is a number; work on it is done at once. The number says from which of the allocator's
-  // pools the thread takes memory.
+  // A stream of a claimed device is just a number, whose work completes immediately. It selects the allocator's pool
+  // that the thread allocates from.
   static c10::Stream new_stream(c10::Device device) {
     static std::atomic<c10::StreamId> count{0};
     return c10::Stream(c10::Stream::UNSAFE, device, ++count);
@@ -205,7 +205,8 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
     }
     return streams[place];
   }
-  // By type and index; empty on a thread that has made no stream current. Not an array: little room is left for those.
+  // Indexed by type and index; empty on a thread that has set no current stream. Not an array: thread-local space is
+  // scarce.
   static std::vector<c10::StreamId>& streams_of_thread() {
     static thread_local std::vector<c10::StreamId> streams;
     return streams;
@@ -230,7 +231,7 @@ using GuardSlots = std::array<const c10::impl::DeviceGuardImplInterface*, kDevic
 
 std::atomic<AbsentDeviceHook> g_hook{nullptr};
 
-// torch.tensor([x, 2]) reads the numbers among its elements with the engine switched off; a fake may be one of them.
+// torch.tensor([x, 2]) reads the numbers among its elements with the engine disabled; a fake may be one of them.
 c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
   return at_the_boundary([&]() -> c10::Scalar {
     if (const std::optional<c10::Scalar> value = fake == nullptr ? std::nullopt : known_item(*fake)) {
@@ -250,7 +251,7 @@ c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
   });
 }
 
-// The last kernel of a backend that is not there: a real operator asked for it.
+// The fallback kernel of an absent backend, reached by real operators.
 void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (OpTraits::of(op).returns_item) {
     const at::Tensor number = torch::jit::pop(*stack).toTensor();
@@ -266,8 +267,8 @@ void refuse_real_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   refuse_device(type);
 }
 
-// Whether a PyTorch built with CUDA (or ROCm) finds a GPU here. Looks at the device files instead of asking the driver:
-// a process that has called the driver can no longer fork workers that use it.
+// Whether a PyTorch built with CUDA (or ROCm) finds a GPU here. Checks the device files instead of calling the driver:
+// a process that has initialised the driver can no longer fork workers that use it.
 bool look_for_gpu() {
   for (const char* variable : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}) {
     const char* visible = std::getenv(variable);
@@ -284,13 +285,13 @@ bool look_for_gpu() {
   return false;
 }
 
-// Decided once, as PyTorch does.
+// Decided once, as in PyTorch.
 bool gpu_is_missing() {
   static const bool missing = !look_for_gpu();
   return missing;
 }
 
-// What stood in the slots of the registry before ours, and ours. Changed under the lock of Note [Activation] alone.
+// The previous entries of the guard registry, and ours. Modified only under the lock of Note [Activation].
 GuardSlots& guards_before() {
   static GuardSlots before{};
   return before;
@@ -305,17 +306,17 @@ std::atomic<const c10::impl::DeviceGuardImplInterface*>& slot_of(c10::DeviceType
 }
 
 // Note [Absent devices]
-// What PyTorch asks of a device before a fake can claim it, and what is installed for it where PyTorch was built without
-// the device or, for CUDA, finds no GPU:
-// - autograd asks the device's guard for a stream whenever it records an operator: ClaimedGuard. A backend that is loaded
-//   later writes over it. CUDA gets one in any case: a machine of one GPU may be asked to claim `cuda:7`. Whether a guard is
-//   in its slot is a question that programs ask (torch.Event), so it is there while fakes are, and no longer.
-// - Python initialises a device before an operator sees it; the front turns that off while there are fakes. So that a real
-//   `x.cuda()` still ends as it did, a fallback on the backend's key calls the hook, which raises what the initialisation
-//   would have. Backends that Python does not initialise keep the dispatcher's own error.
-// - an operator that every device could compose, and CUDA has a kernel for, is composed above the engine where PyTorch finds
-//   no such kernel. For these few one is registered, which no real tensor can reach.
-// Nothing else is claimed: torch.cuda.is_available() stays as it was.
+// PyTorch expects the following of a device before a fake can claim it. It is installed for each device that PyTorch
+// was built without and, for CUDA, if there is no GPU:
+// - autograd asks the device's guard for a stream whenever it records an operator: ClaimedGuard. A backend loaded later
+//   overwrites it. CUDA always gets one: a machine with one GPU may claim `cuda:7`. Programs check whether a guard is
+//   registered (torch.Event), so it is registered only while fakes exist.
+// - Python initialises a device before an operator runs; the bindings disable that while fakes exist. So that a real
+//   `x.cuda()` still fails as before, a fallback on the backend's key calls the hook, which raises the error of the
+//   initialisation. Backends that Python does not initialise keep the dispatcher's own error.
+// - an operator with a CUDA kernel and a decomposition for all other devices would be decomposed above the engine if
+//   PyTorch has no CUDA kernels. A kernel is registered for these few operators; no real tensor can reach it.
+// Nothing else is claimed: torch.cuda.is_available() is unchanged.
 void fill_guard_slots() {
   for (size_t i = 0; i < kDeviceTypes; ++i) {
     const auto type = static_cast<c10::DeviceType>(i);
@@ -325,7 +326,7 @@ void fill_guard_slots() {
     }
     const c10::impl::DeviceGuardImplInterface* before = slot_of(type).load();
     const c10::impl::DeviceGuardImplInterface*& ours = guards_of_ours()[i];
-    // Never destroyed: streams and events refer to the guard that they were made with.
+    // Never destroyed: streams and events refer to the guard that created them.
     if (ours == nullptr || before != guards_before()[i]) {
       ours = new ClaimedGuard(type, absent ? nullptr : before);
     }
@@ -338,7 +339,7 @@ void restore_guard_slots() {
   for (size_t i = 0; i < kDeviceTypes; ++i) {
     const c10::impl::DeviceGuardImplInterface* ours = guards_of_ours()[i];
     if (ours != nullptr) {
-      // Unless a backend that was loaded since has written over it.
+      // Unless a backend loaded in the meantime has overwritten it.
       slot_of(static_cast<c10::DeviceType>(i)).compare_exchange_strong(ours, guards_before()[i]);
     }
   }

@@ -1,4 +1,4 @@
-// Loads libraries compiled for CUDA with others in the place of those that are missing.
+// Loads libraries compiled for CUDA, substituting the CUDA libraries that are missing.
 #include "absent_libraries.h"
 
 #include <c10/util/Exception.h>
@@ -21,7 +21,7 @@ std::string own_folder() {
   return file.substr(0, file.rfind('/') + 1);
 }
 
-// Makes `name` known to the loader, by that name: the one that is installed or, failing that, ours.
+// Makes `name` available to the loader: the installed library or, failing that, ours.
 void provide(const char* name) {
   if (dlopen(name, RTLD_LAZY | RTLD_GLOBAL) != nullptr) {
     return;

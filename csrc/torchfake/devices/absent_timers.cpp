@@ -1,4 +1,4 @@
-// The timers of DistributedDataParallel on a GPU that is not there: none, as in a PyTorch that was built without CUDA.
+// DistributedDataParallel's timers for an absent GPU: none, as in a PyTorch built without CUDA.
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include <torchfake/core/activation.h>
@@ -12,8 +12,8 @@ std::unique_ptr<c10d::Timer> no_timer(c10::Device /*device*/) {
   return nullptr;
 }
 
-// A PyTorch built with CUDA times the passes of a model by events of the driver. The registry has no way to take an entry
-// back, and where CUDA finds no GPU the one before it answers nobody.
+// A PyTorch built with CUDA times a model's passes with events of the driver. The registry cannot remove an entry, but
+// without a GPU the previous one is of no use either.
 void replace_timer() {
   static const bool replaced = [] {
     if (is_absent(c10::kCUDA)) {

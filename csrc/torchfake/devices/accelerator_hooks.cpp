@@ -1,4 +1,4 @@
-// What PyTorch's core believes of an accelerator while fakes claim it, whether it is there or not.
+// The answers of PyTorch's accelerator hooks while fakes claim an accelerator, whether it is present or not.
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/MAIAHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -22,36 +22,36 @@ namespace torchfake {
 
 namespace {
 
-// PyTorch has one accelerator at a time: on this thread, the one that was claimed last.
+// PyTorch has one accelerator at a time: on this thread, the one claimed last.
 bool is_claimed(c10::DeviceType type) {
   return in_fake_mode() && last_claimed_accelerator() == type;
 }
 
-// Whether the device, which may be there, has to step back for one that is claimed.
+// Whether another device, claimed by fakes, takes precedence over this one, which may be present.
 bool is_displaced(c10::DeviceType type) {
   return in_fake_mode() && last_claimed_accelerator() != type && last_claimed_accelerator() != c10::kCPU;
 }
 
 // Note [Accelerator hooks]
-// Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none, or not that many. The answer
-// comes from the hooks of each backend, whose instances are made and cached when torch is loaded: the objects themselves
-// have to be replaced, in place. They have no members, so only their type changes. On a thread that is in no mode they
-// answer what the old ones did; CUDA's are kept aside for that, since a PyTorch that has CUDA has more to tell. In the
-// mode no allocator exists: what asks for one gets PyTorch's own error.
+// Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none or too few devices. The
+// answer comes from each backend's hooks, whose instances are created and cached when torch is loaded, so the objects
+// themselves must be replaced in place. They have no data members, so only their type changes. On a thread without a
+// mode they behave like the originals; CUDA's original is kept for that, because a PyTorch with CUDA overrides more
+// methods. No allocator exists in the mode: requesting one gives PyTorch's own error.
 template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
   bool isBuilt() const override {
     return is_claimed(kType) || (!is_displaced(kType) && Hooks::isBuilt());
   }
-  // Autograd keeps the current stream of each device that has a context, and reads it back unchecked.
+  // Autograd saves the current stream of each device that has a context, and reads it back unchecked.
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
     return is_claimed(kType) || Hooks::hasPrimaryContext(device);
   }
   c10::DeviceIndex getCurrentDevice() const override {
     return is_claimed(kType) ? c10::impl::getDeviceGuardImpl(kType)->getDevice().index() : Hooks::getCurrentDevice();
   }
-  // Whoever asks for a generator names the device, claimed before or not.
+  // The caller names the device, which may not have been claimed yet.
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     return in_fake_mode() ? new_claimed_generator(c10::Device(kType, index)) : Hooks::getNewGenerator(index);
   }
@@ -71,7 +71,7 @@ class ClaimedCudaHooks final : public ClaimedHooks<ForwardingCudaHooks, c10::kCU
   std::string showConfig() const override {
     return is_claimed(c10::kCUDA) && !ForwardingCudaHooks::hasCUDA() ? "" : ForwardingCudaHooks::showConfig();
   }
-  // Which kernel runs is for the rules to say, by what was seen on GPUs.
+  // The choice of kernels is left to the rules, which follow what was recorded on GPUs.
   bool compiledWithCuDNN() const override {
     return !is_claimed(c10::kCUDA) && ForwardingCudaHooks::compiledWithCuDNN();
   }
@@ -88,7 +88,7 @@ using ClaimedXpuHooks = ClaimedHooks<at::XPUHooksInterface, c10::kXPU>;
 using ClaimedMpsHooks = ClaimedHooks<at::MPSHooksInterface, c10::kMPS>;
 using ClaimedHpuHooks = ClaimedHooks<at::HPUHooksInterface, c10::kHPU>;
 
-// While fakes exist there is a guard for MAIA, from which PyTorch concludes that it can describe the library behind it.
+// While fakes exist, MAIA has a guard, so PyTorch assumes that the backend can describe its build configuration.
 class ClaimedMaiaHooks final : public at::MAIAHooksInterface {
  public:
   std::string showConfig() const override {
@@ -96,7 +96,7 @@ class ClaimedMaiaHooks final : public at::MAIAHooksInterface {
   }
 };
 
-// Puts hooks of type `Claimed` in the place of `hooks`, and back.
+// Replaces `hooks` in place by hooks of type `Claimed`, and restores them.
 template <typename Claimed, typename Hooks>
 class Replacement {
  public:
@@ -112,7 +112,7 @@ class Replacement {
       place() = nullptr;
     }
   }
-  // The original, which goes on to answer.
+  // The original, to which calls are forwarded.
   static const Hooks* original() {
     return reinterpret_cast<const Hooks*>(aside());
   }

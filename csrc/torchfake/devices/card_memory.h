@@ -1,4 +1,4 @@
-// Memory of claimed cards: what the storages that live would take.
+// Memory of claimed cards: what the live storages would occupy.
 #pragma once
 
 #include <torchfake/core/allocation.h>
@@ -6,8 +6,8 @@
 
 namespace torchfake {
 
-// Counts the storages of one accelerator by index, each rounded up to the 512 bytes that PyTorch's allocator hands out at
-// least. Refuses nothing. Thread-safe.
+// Counts the storages of one accelerator by device index, each rounded up to a multiple of 512 bytes, the block
+// granularity of PyTorch's allocator. Never refuses an allocation. Thread-safe.
 class CardMemory final : public StorageObserver {
  public:
   explicit CardMemory(c10::DeviceType type) : StorageObserver(StorageCounts::take(type)) {}

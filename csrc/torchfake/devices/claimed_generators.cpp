@@ -1,5 +1,5 @@
-// Generators of random numbers for devices that are claimed. They keep a seed and an offset; small draws follow from both
-// (Note [Draws]), and larger ones are not made.
+// Random number generators for claimed devices. They hold a seed and an offset, which determine small draws (Note
+// [Draws]); larger results are not drawn.
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -41,7 +41,7 @@ class ClaimedGenerator final : public c10::GeneratorImpl {
     return state_.offset;
   }
 
-  // Of CUDA's size and layout: the seed, then the offset.
+  // Size and layout as for CUDA: the seed, then the offset.
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     const at::Tensor state = at::detail::empty_cpu({sizeof(State)}, at::TensorOptions(c10::kByte));
     std::memcpy(state.mutable_data_ptr(), &state_, sizeof(State));
