@@ -1,4 +1,4 @@
-// Admission: whose call it is, and what becomes of real tensors among its arguments.
+// Admission: decides how a call is handled, and what happens to real tensors among its arguments.
 #include <torchfake/dispatch/admission.h>
 
 #include <ATen/core/enum_tag.h>
@@ -49,22 +49,22 @@ at::Tensor tensor_of(const TensorArg& arg) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(arg.impl));
 }
 
-// Whether a tensor may stand among fakes as it is.
+// Whether a tensor may be combined with fakes as it is.
 bool is_admitted(const TensorArg& tensor) {
   return tensor.fake != nullptr || tensor.impl->is_wrapped_number() || as_layout_fake(tensor.impl) != nullptr;
 }
 
-// Whether a real tensor among fakes is data that comes into the mode: a batch, a constant. What is trained has to be converted with
-// the rest of its module, and what is written to would keep its old values.
+// Whether a real tensor among fakes is data entering the mode: a batch, a constant. A trainable tensor must be
+// converted with the rest of its module, and a tensor that is written to would keep its old values.
 bool is_data(const TensorArg& tensor, const at::Tensor& real) {
   const bool is_trained = real.requires_grad();
   return in_fake_mode() && real.is_cpu() && real.layout() == c10::kStrided && !real.is_quantized() && !is_trained &&
       real.has_storage() && typeid(*tensor.impl) == typeid(c10::TensorImpl);
 }
 
-// Real data may stand among fakes. A Python scalar stays the real tensor it arrives as: kernels in Python want to read it.
-// Data becomes fake on the way in, with its values where they are few. Any other real tensor is the caller's mistake, told
-// before anything is changed.
+// Real data may be combined with fakes. A Python scalar stays the real tensor it arrives as, because Python kernels
+// read it. Data is converted on the way in, with known values if it is small. Any other real tensor is a user error,
+// reported before anything is changed.
 void admit_data(Call& call, const ModePtr& mode) {
   if (call.traits.is_factory_like && !call.has_fake()) {
     return;
@@ -99,7 +99,7 @@ void convert_all(Call& call, const ModePtr& mode) {
   }
 }
 
-// Whether the call has tensors, and all of them are Python numbers.
+// Whether the call has tensor arguments, and all of them are Python numbers.
 bool has_numbers_alone(const Call& call) {
   if (call.tensors().empty() || call.traits.mutates) {
     return false;
@@ -112,12 +112,12 @@ bool has_numbers_alone(const Call& call) {
   return true;
 }
 
-// PyTorch's own FakeTensors are made around a meta tensor, by detaching it first.
+// PyTorch's own FakeTensors wrap a meta tensor, which is detached first.
 bool makes_fake_of_pytorch(const Call& call) {
   return call.traits.detaches && call.tensors().front().impl->is_meta();
 }
 
-// Things made from nothing become fake, real tensors stay real among themselves.
+// Factories produce fakes; operators on real tensors only stay real.
 bool stays_real(const Call& call, const ModePtr& mode) {
   if (is_kept_out(*mode)) {
     return true;
@@ -131,13 +131,13 @@ bool stays_real(const Call& call, const ModePtr& mode) {
   if (call.traits.is_factory_like) {
     return false;
   }
-  // real.to("cuda") where there is no such device can only be meant for a fake.
+  // real.to("cuda") without that device can only be meant for a fake.
   const bool moves = call.traits.converts && call.device_arg() && !call.device_arg()->is_cpu() &&
       !call.device_arg()->is_meta() && mode->options.fake_cuda;
   return !moves;
 }
 
-// The mode that a fake of whatever layout belongs to; null for a real tensor.
+// The mode of a fake of any layout; null for a real tensor.
 const ModePtr* mode_of(const TensorArg& tensor) {
   if (tensor.fake != nullptr) {
     return &tensor.fake->mode();
@@ -170,8 +170,8 @@ void refuse_other_modes(const Call& call) {
   }
 }
 
-// Whether elements of its lists are on several devices: they are handled one by one then, for real too. A scalar beside
-// the lists goes along with any device.
+// Whether elements of its lists are on several devices: they are then handled one by one, as for real tensors. A scalar
+// beside the lists may be on any device.
 bool lists_several_devices(const Call& call) {
   const FakeTensorImpl* first = nullptr;
   for (const TensorArg& tensor : call.tensors()) {

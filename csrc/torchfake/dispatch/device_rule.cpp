@@ -31,7 +31,7 @@ bool is_cpu_scalar(const FakeTensorImpl& fake) {
           "; move one of them with .to()."));
 }
 
-// An index that may be on another device than what is indexed.
+// An index that may be on a different device than the indexed tensor.
 bool is_free_index(const Call& call, const TensorArg& tensor) {
   const DevicePolicy policy = call.traits.devices;
   return call.traits.args[tensor.arg].kind == ArgKind::kTensorList &&
@@ -39,7 +39,7 @@ bool is_free_index(const Call& call, const TensorArg& tensor) {
        (policy == DevicePolicy::kIndicesFromCpu && tensor.fake->claimed_device().is_cpu()));
 }
 
-// The outputs claim the device of the first of the two.
+// The outputs claim the device of the first of the two tensors.
 bool joins_as_meta(const Call& call, const TensorArg& first, const TensorArg& second) {
   return call.traits.takes_meta && first.fake->claimed_device().is_meta() != second.fake->claimed_device().is_meta();
 }
@@ -56,7 +56,7 @@ const TensorArg* common_device_arg(const Call& call, std::optional<c10::DeviceTy
       continue;
     }
     if (tensor.fake->claimed_device() == common->fake->claimed_device()) {
-      // A scalar that agrees is no reason to keep the scalar as the one that speaks.
+      // Even if the devices agree, prefer a tensor that is not a scalar: a scalar could be overruled later.
       if (is_cpu_scalar(*common->fake) && !is_cpu_scalar(*tensor.fake)) {
         common = &tensor;
       }
@@ -104,7 +104,7 @@ c10::Device claimed_by_outputs(const Call& call, const ModeState& mode) {
     return device;
   }
   if (!call.has_fake()) {
-    // zeros_like(real), in the mode: where the real one is.
+    // zeros_like(real), in the mode: the device of the real tensor.
     return call.tensors().empty() ? c10::Device(c10::kCPU) : call.tensors().front().impl->device();
   }
   if (call.traits.devices == DevicePolicy::kFirst) {

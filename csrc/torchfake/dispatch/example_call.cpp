@@ -1,4 +1,4 @@
-// Calls with symbols that only data knows, or with PyTorch's own nodes: answered on the symbols themselves, and not kept.
+// Calls with unbacked symbols or with PyTorch's own nodes: handled on the symbols themselves, and not cached.
 #include <torchfake/dispatch/example_call.h>
 
 #include <torchfake/core/symbolic_bytes.h>
@@ -61,12 +61,12 @@ at::Tensor view_of(const at::Tensor& base, const Geometry& geometry) {
   const FakeTensorImpl& fake = *as_fake(base);
   auto view = c10::make_intrusive<FakeTensorImpl>(
       c10::Storage(base.storage()), fake.key_set(), base.dtype(), fake.claimed_device(), fake.mode());
-  // Becomes a plain geometry where all of them are numbers.
+  // Becomes a plain geometry if all of them are numbers.
   view->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   return at::Tensor(std::move(view));
 }
 
-// Returns whether the rule had a say.
+// Returns whether the rule applied.
 bool answer_by_view(Call& call, SymbolicRule rule) {
   SymbolicCall symbolic(call);
   const at::Tensor base = symbolic.tensor(0);
@@ -102,16 +102,16 @@ void run_with(HintCall& numbers, const Call& call, const ModePtr& mode, Answer a
   answer(with_numbers, mode);
 }
 
-// Returns whether the rule had a say.
+// Returns whether the rule applied.
 bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicRule rule, Answer answer) {
   std::optional<HintCall> numbers(std::in_place, call, HintCall::StandIns::kOwnStorages);
   if (numbers->has_examples()) {
     SymbolicCall learning(call);
     if (!rule(learning)) {
-      run_with(*numbers, call, mode, answer);  // says what is wrong with the call, if something is
+      run_with(*numbers, call, mode, answer);  // throws if the call itself is invalid
       return false;
     }
-    numbers.emplace(call, HintCall::StandIns::kOwnStorages);  // examples that fit what the rule has learnt
+    numbers.emplace(call, HintCall::StandIns::kOwnStorages);  // examples consistent with what the rule recorded
   }
   run_with(*numbers, call, mode, answer);
   std::vector<at::Tensor> outputs;
@@ -133,7 +133,7 @@ bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicRule rule, Answer a
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::optional<Geometry>& geometry = symbolic.geometries[i];
     if (is_fresh[i] && geometry.has_value() && is_symbolic(*geometry)) {
-      forget_known_bytes(outputs[i].storage().unsafeGetStorageImpl());  // of other sizes, there would be others
+      forget_known_bytes(outputs[i].storage().unsafeGetStorageImpl());  // known values would differ for other sizes
       outputs[i].unsafeGetTensorImpl()->set_sizes_and_strides(geometry->sizes, geometry->strides, geometry->offset);
     }
   }
@@ -158,7 +158,7 @@ bool has_hints_of_ours(const Call& call) {
 }
 
 void example_call(Call& call, const ModePtr& mode, Answer answer) {
-  // An out= argument with numbers for sizes would be resized without a guard.
+  // An out= argument with plain sizes would be resized without a guard.
   const SymbolicRules rules = call.traits.has_out ? SymbolicRules() : symbolic_rules_of(call.traits);
   if (rules.use == SymbolicRules::Use::kView && answer_by_view(call, rules.rule)) {
     return;

@@ -1,17 +1,17 @@
-// Calls with symbols that only data knows, or with PyTorch's own nodes: answered on the symbols themselves, and not kept.
+// Calls with unbacked symbols or with PyTorch's own nodes: handled on the symbols themselves, and not cached.
 #pragma once
 
 #include <torchfake/core/call.h>
 
 namespace torchfake {
 
-// Whether every symbolic number of the call is torchfake's and has a hint: what the cache can keep.
+// Whether every symbolic number of the call is torchfake's and has a hint, so that the call can be cached.
 bool has_hints_of_ours(const Call& call);
 
-// Answers a call of which some has not. A symbol without a hint stands at an example (number_for). There the rule comes
-// first, because what it learns (that u0 is equal to u1) decides which examples are possible. It has the same say: the sizes
-// are the rule's, the example gives dtypes and layout. Without a rule, or where it has no say, the call is specialised, which
-// is an error for a symbol without a hint. Rules of views need no stand-ins.
+// Handles a call for which this is not so. A symbol without a hint takes an example value (number_for). The rule runs
+// first, because the facts that it records (u0 equals u1) restrict the possible examples. As with hints, the rule
+// determines the sizes, and the example the dtypes and the layout. Without a rule, or if it does not apply, the call is
+// specialised, which is an error for a symbol without a hint. Rules of views need no stand-ins.
 void example_call(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
 
 }  // namespace torchfake

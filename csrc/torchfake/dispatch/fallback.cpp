@@ -1,4 +1,5 @@
-// The one kernel on the Fake key: every operator on fakes, and every operator in the mode, comes through here.
+// The fallback kernel on the Fake key: every operator on fakes, and every operator called in the mode, passes through
+// it.
 #include <torch/library.h>
 
 #include <torchfake/cache/shape_cache.h>
@@ -24,23 +25,23 @@ namespace torchfake {
 
 namespace {
 
-// Fakes carry their mode; this one serves where a key set with Fake comes along without either.
+// Fakes carry their mode; this one is used if a key set contains Fake without a fake or a mode.
 const ModePtr& default_mode() {
   static const ModePtr mode = [] {
     ModePtr made = c10::make_intrusive<ModeState>(FakeModeOptions{});
-    made->used_in = std::numeric_limits<uint32_t>::max();  // not counted among those in use: it never ends
+    made->used_in = std::numeric_limits<uint32_t>::max();  // excluded from the modes in use: it never ends
     return made;
   }();
   return mode;
 }
 
-// Whether the values of what the call returns may follow from its key. See Note [Constants].
+// Whether the values of the outputs may depend on the key only. See Note [Constants].
 bool has_constant_source(const Call& call) {
   return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
 }
 
-// Whether a hit may be one of those. How a product is rounded follows from settings that are not in its key; an entry may
-// come from a mode that knows larger values.
+// Whether the result of a hit may have been stored before. Not for products, whose rounding depends on settings outside
+// their key, nor for an entry of a mode with a higher limit on known values.
 bool may_be_computed_before(const Call& call, const CacheEntry& entry, const ModeState& mode) {
   const OpTraits& traits = call.traits;
   return traits.values == ValueSource::kInputs && traits.is_builtin && !traits.mutates && !traits.is_view &&
@@ -49,7 +50,7 @@ bool may_be_computed_before(const Call& call, const CacheEntry& entry, const Mod
       !mode.options.propagate_real_tensors;
 }
 
-// Answers a hit whose values follow from the bytes it reads, where they did so before. See Note [Constants].
+// Handles a hit that reads the same bytes as the call whose result is stored. See Note [Constants].
 bool answered_as_before(Call& call, const CacheEntry& entry, const SourceBytes& sources, const ModePtr& mode) {
   const c10::StorageImpl* constant = entry.constant.load(std::memory_order_acquire);
   const size_t nbytes = entry.outputs.front().nbytes;
@@ -61,20 +62,20 @@ bool answered_as_before(Call& call, const CacheEntry& entry, const SourceBytes& 
   return true;
 }
 
-// Key, then hit or miss; values beside them.
+// Looks up the key and handles the hit or miss, with constant propagation alongside.
 void answer(Call& call, const ModePtr& mode) {
   const AllocatingOperator op(call.traits.name);
   if (call.has_non_fake()) {
     admit_real_tensors(call, mode);
     if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {
-      return layout_call(call, mode);  // a sparse tensor that was real
+      return layout_call(call, mode);  // a real tensor that was sparse
     }
   }
   ValueTracker values(call, *mode);
   CacheKey key;
   const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
-  CacheEntryPtr hit;  // held where it may be given a constant
+  CacheEntryPtr hit;  // kept if it may be given a constant
   SourceBytes sources;
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
@@ -100,7 +101,7 @@ void answer(Call& call, const ModePtr& mode) {
       return run_and_remember(call, values, ModePtr(mode), key, entry);
     }
   } else if (C10_UNLIKELY(!ShapeEnv::exist()) && has_symbols(call)) {
-    ShapeEnv::note_existence();  // PyTorch's first, without an environment in the mode
+    ShapeEnv::note_existence();  // the first symbol is PyTorch's own, and the mode has no environment
     return symbolic_call(call, ModePtr(mode), &answer);
   } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
     return layout_call(call, mode);
@@ -145,15 +146,15 @@ void follow(Route route, Call& call, const ModePtr& mode) {
   }
 }
 
-// A recorder hears of what the engine answers, and of the program's own calls alone: not of those that a rule or a kernel
-// makes to answer one. Operators that a composite is decomposed into are heard in its place.
+// A recorder is notified only of the program's own calls that the engine handles, not of calls made by a rule or a
+// kernel. If a composite is decomposed, the recorder is notified of the resulting operators instead.
 bool is_recorded(Route route, const ModeState& mode) {
   return (mode.options.recorder != nullptr || scope_is_recorded()) && CallContext::current() == nullptr &&
       (route == Route::kFake || route == Route::kLift || route == Route::kNumbers || route == Route::kLayout);
 }
 
 void record(Route route, Call& call, const ModePtr& of_argument) {
-  // A copy: the argument that holds the mode may be gone after the call.
+  // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   const std::shared_ptr<OpRecorder> of_scope = scope_recorder();
   const std::vector<c10::IValue> arguments(
@@ -171,7 +172,7 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (C10_UNLIKELY(InKernel::active())) {
     return nested_call(call);
   }
-  // The mode belongs to an argument, as a rule: not to be used once the arguments are off the stack.
+  // The mode usually belongs to an argument, so it must not be used once the arguments are off the stack.
   const ModePtr* found = call.find_mode();
   const ModePtr& mode = found != nullptr ? *found : default_mode();
   const Route route = find_route(call, mode);
@@ -194,8 +195,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   });
 }
 
-// `x.data = y` asks this first, above the Fake key. PyTorch compares backends alone and would let a real tensor take a
-// fake's storage.
+// Called first by `x.data = y`, above the Fake key. PyTorch compares backends only and would let a real tensor take
+// over a fake's storage.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   if ((as_fake(self) != nullptr) != (as_fake(from) != nullptr)) {
     at_the_boundary([] {
@@ -213,8 +214,8 @@ std::vector<torch::Library>& libraries() {
   return *libraries;
 }
 
-// The fallback on the Fake key, and the guard of `x.data = y` on every key through which a dense tensor can reach it.
-// See Note [Activation].
+// Installs the fallback on the Fake key, and the check for `x.data = y` on every key at which it can receive a dense
+// tensor. See Note [Activation].
 void install_fallback() {
   libraries().emplace_back(torch::Library::IMPL, "_", c10::DispatchKey::Fake, __FILE__, __LINE__);
   libraries().back().fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());

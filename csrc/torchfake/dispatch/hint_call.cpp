@@ -1,4 +1,5 @@
-// The arguments of a call with symbolic sizes at the hints of their symbols, or at examples where they have none. See Note [Symbolic calls].
+// The arguments of a symbolic call, evaluated at hints or, for symbols without a hint, at examples. See Note [Symbolic
+// calls].
 #include <torchfake/dispatch/hint_call.h>
 
 #include <torchfake/core/symbolic_bytes.h>
@@ -17,7 +18,7 @@ bool is_symbolic_list(const c10::IValue& value) {
     return false;
   }
   if (value.isSymIntList()) {
-    return true;  // of numbers too, where symbols have become numbers: kernels take integers
+    return true;  // even if all symbols have become numbers: kernels take integers
   }
   const c10::ArrayRef<c10::IValue> elements = value.toListRef();
   return std::any_of(elements.begin(), elements.end(), is_symbolic_number);

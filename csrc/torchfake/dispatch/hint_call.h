@@ -1,4 +1,5 @@
-// The arguments of a call with symbolic sizes at the hints of their symbols, or at examples where they have none. See Note [Symbolic calls].
+// The arguments of a symbolic call, evaluated at hints or, for symbols without a hint, at examples. See Note [Symbolic
+// calls].
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -7,36 +8,37 @@
 namespace torchfake {
 
 bool is_symbolic_number(const c10::IValue& value);
-// A list among whose elements is such a number.
+// Whether this is a list with at least one such element.
 bool is_symbolic_list(const c10::IValue& value);
 
-// What a size stands at: the value at the hints, or at an example for what has none (number_for). Nothing for a symbol of a
-// kind that nobody knows.
+// The value of a size at the hints, or at an example for a symbol without one (number_for); nullopt for a symbol of
+// unknown kind.
 std::optional<int64_t> hint_of(const c10::SymInt& value);
 std::optional<std::vector<int64_t>> hints_of(c10::SymIntArrayRef values);
 
-// The call with every symbol at its hint, or at an example, and stand-ins for what has symbols. Throws UnbackedSymbolError where there is neither.
+// The call with every symbol replaced by its hint or an example, and with stand-ins for tensors that contain symbols.
+// Throws UnbackedSymbolError for a symbol without either.
 class HintCall {
  public:
   enum class StandIns : uint8_t {
-    kAliases,  // have the storage and the version counter of what they stand for
+    kAliases,  // share the storage and the version counter of their originals
     kOwnStorages,
-    kOfWrittenToo,  // the same, and stand for everything that the call writes to
+    kOfWrittenToo,  // as kOwnStorages, and also replace every tensor that the call writes to
   };
   HintCall(const Call& call, StandIns kind);
 
   torch::jit::Stack stack;
 
-  // Whether some number is an example.
+  // Whether any number is an example.
   bool has_examples() const {
     return has_examples_;
   }
 
-  // What stands behind a stand-in, or the tensor itself.
+  // The original of a stand-in, or the tensor itself.
   at::Tensor original_of(const at::Tensor& tensor) const;
 
-  // Throws where an argument has another geometry than before. Unless stand-ins are aliases, the originals are written to
-  // as the stand-ins were.
+  // Throws if the geometry of an argument has changed. Applies the stand-ins' writes to the originals, unless they are
+  // aliases.
   void settle() const;
 
  private:
@@ -44,7 +46,7 @@ class HintCall {
   int64_t required(const c10::SymInt& value);
   c10::IValue number_of(const c10::IValue& value, bool is_written);
   at::Tensor stand_in_for(const at::Tensor& tensor, bool is_written);
-  // One for each storage: which arguments share one is part of the call.
+  // One per storage: which arguments share a storage is part of the call.
   c10::Storage storage_like(const c10::Storage& storage, c10::Device device);
 
   const Call& call_;

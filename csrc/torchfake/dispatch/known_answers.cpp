@@ -1,4 +1,4 @@
-// Calls that values answer: results that follow from known values, and constants that enter the mode.
+// Calls determined by values: results computed from known values, and constants that enter the mode.
 #include <torchfake/dispatch/known_answers.h>
 
 #include <torchfake/core/errors.h>
@@ -12,7 +12,7 @@ namespace torchfake {
 
 namespace {
 
-// The size of what was found, or the value itself.
+// Stores the size of the result, or the value itself.
 void remember_answer(FakeTensorImpl& asked, const OpTraits& traits, const c10::IValue& answer) {
   if (traits.memo) {
     asked.set_memo(*traits.memo, answer.isTensor() ? c10::Scalar(answer.toTensor().size(0)) : answer.toScalar());
@@ -42,7 +42,7 @@ void answer_from_values(Call& call, const ValueTracker& values, c10::Device devi
       at::Tensor real = value.toTensor();
       at::Tensor fake = to_fake(real, mode, device);
       if (real.numel() <= value_limit(mode->options)) {
-        // The fake's storage mirrors the real one's, which nobody else has.
+        // The fake's storage is laid out like the real one, which has no other owner.
         set_known_bytes(fake.storage().unsafeGetStorageImpl(), device, real.storage().getWeakStorageImpl().lock());
       }
       value = std::move(fake);
@@ -76,7 +76,7 @@ void lift_argument(Call& call, const ModePtr& mode) {
   call.stack->emplace_back(std::move(fake));
 }
 
-// They come as real tensors, and what they make is a constant.
+// The arguments are real tensors, and the results are constants.
 void answer_for_numbers(Call& call, const ModePtr& mode) {
   const size_t first = call.stack->size() - call.num_args();
   real_call(call);

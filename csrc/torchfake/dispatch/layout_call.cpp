@@ -1,4 +1,4 @@
-// Calls on fakes of other layouts than strided.
+// Calls on fakes of layouts other than strided.
 #include <torchfake/dispatch/layout_call.h>
 
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -69,7 +69,7 @@ std::optional<c10::Layout> layout_argument(const Call& call) {
   return std::nullopt;
 }
 
-// The key at which the real operator has its kernel, on the CPU.
+// The key of the real operator's CPU kernel.
 c10::DispatchKey kernel_key(const Call& call) {
   bool sparse = false;
   bool compressed = false;
@@ -86,7 +86,7 @@ c10::DispatchKey kernel_key(const Call& call) {
   return compressed ? c10::DispatchKey::SparseCsrCPU : sparse ? c10::DispatchKey::SparseCPU : c10::DispatchKey::CPU;
 }
 
-// Of the layers above the engine, each has had its say about the call.
+// Excludes the layers above the engine, which have already handled the call.
 c10::impl::LocalDispatchKeySet keys_below() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ =
@@ -184,7 +184,7 @@ void composed_call(Call& call, c10::Device device, const ModePtr& mode) {
 }
 
 void layout_call(Call& call, const ModePtr& of_argument) {
-  // A copy: the argument that holds the mode may be gone after the call.
+  // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   if (call.has_non_fake()) {
     admit_real_tensors(call, mode);

@@ -1,4 +1,4 @@
-// Calls on fakes of other layouts than strided: a route of their own, beside the cache.
+// Calls on fakes of layouts other than strided: a separate path that bypasses the cache.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,60 +6,61 @@
 namespace torchfake {
 
 // Note [Layout calls]
-// A call that takes or makes a sparse fake is answered by the first of these that can:
+// A call that takes or returns a fake of another layout is handled by the first of these that applies:
 //
-//   rule       written for the operator (rules/sparse.cpp): constructors, products, what reads the indices
-//   composed   PyTorch's own sparse kernel, run on the fakes as they are, where it does no more than call operators on
-//              indices and values; these come back to the engine one by one
-//   stand-ins  the real CPU kernel on small real tensors in place of the fakes. Where the outcome is another for other values
-//              or other places of the stored elements, it depends on data, and the call is refused
+//   rule       written for the operator (rules/sparse.cpp): constructors, products, operators that read the indices
+//   composed   PyTorch's own sparse kernel, run on the fakes, if it only calls operators on indices and values; these
+//              return to the engine one by one
+//   stand-ins  the real CPU kernel on small real tensors in place of the fakes. If the outcome varies with the values
+//              or the positions of the stored elements, it depends on data, and the call is refused
 //
 //   s.abs()             composed: abs of the values
 //   s.to_dense()        rule: sizes and dtype are those of s
 //   d.to_sparse()       stand-ins: nothing or everything is stored, so refused; unless the values of d are known
 //
-// Invariants. Real kernels run on fakes only where a table says that they touch no data. Nothing here enters the cache.
+// Invariants. Real kernels run on fakes only if a table says that they access no data. Nothing here enters the cache.
 
 // Whether a fake of another layout is among the arguments.
 bool has_layout_fake(const Call& call);
 
-// Whether the call asks for another layout, none of its arguments having one.
+// Whether the call has a layout argument that requests a sparse layout.
 bool asks_for_sparse_layout(const Call& call);
 
 void layout_call(Call& call, const ModePtr& mode);
 
-// The same where the engine is kept out (no_dispatch): on plain meta tensors in place of sparse fakes.
+// Handles a layout call while the engine is excluded (no_dispatch): runs it on plain meta tensors in place of the
+// fakes.
 void layout_call_kept_out(Call& call);
 
-// Puts the answer on the stack in place of the arguments and returns true, or leaves them and returns false. Not called where
-// the results go to arguments (out=).
+// Replaces the arguments on the stack by the results and returns true, or leaves them and returns false. Not called if
+// there are out= arguments.
 using LayoutRule = bool (*)(Call& call, c10::Device device, const ModePtr& mode);
 
-// What is known of an operator for other layouts. All may be missing.
+// Facts about an operator for other layouts. Each may be missing.
 struct LayoutFacts {
   LayoutRule rule = nullptr;
-  bool is_composed = false;  // PyTorch's sparse kernel does no more than call operators
-  LayoutRule quantized = nullptr;  // the rule of a call that takes or makes a quantized fake
+  bool is_composed = false;  // PyTorch's sparse kernel only calls other operators
+  LayoutRule quantized = nullptr;  // the rule for calls that take or return a quantized fake
   bool makes_quantized = false;
 };
 
-// Null for an operator of which nothing is known. Set once, when the library is loaded.
+// Returns null for an operator without such facts. Set once, at load time.
 using LayoutFactsFinder = const LayoutFacts* (*)(const c10::OperatorHandle& op);
 void set_layout_facts_finder(LayoutFactsFinder finder);
 
-// The device that a call with fakes of any layout claims. Throws DeviceMismatchError.
+// The device claimed by a call with fakes of any layout. Throws DeviceMismatchError.
 c10::Device common_device(const Call& call, const ModeState& mode);
 
-// Runs PyTorch's kernel for the sparse layout of the call on the fakes.
+// Runs PyTorch's own sparse kernel on the fakes.
 void composed_call(Call& call, c10::Device device, const ModePtr& mode);
 
 // Runs the CPU kernel on real tensors in place of the fakes.
 void stand_in_call(Call& call, c10::Device device, const ModePtr& mode);
 
-// A plain meta tensor in place of a fake of whatever layout.
+// A plain meta tensor in place of a fake of any layout.
 at::Tensor plain_meta(const at::Tensor& fake);
 
-// A fake like `sparse`, any sparse tensor, with fakes for its members: fakes as they are, others converted.
+// A fake of `sparse`, any sparse tensor; its members that are fakes are kept, the others converted.
 at::Tensor wrap_sparse(const at::Tensor& sparse, c10::Device device, const ModePtr& mode);
 
 }  // namespace torchfake

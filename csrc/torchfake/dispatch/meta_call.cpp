@@ -1,4 +1,4 @@
-// Kernel: runs the operator on metadata alone.
+// Kernel: runs the operator on metadata only.
 #include <torchfake/dispatch/meta_call.h>
 
 #include <ATen/EmptyTensor.h>
@@ -22,22 +22,22 @@ namespace torchfake {
 
 namespace {
 
-// Keys that no operator called by a meta kernel may see: whatever they stand for has been done above, on the way here.
+// Keys hidden from operators that a meta kernel calls: their layers have already run above the engine.
 const c10::DispatchKeySet kAboveKernels = c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
     c10::DispatchKeySet(c10::DispatchKey::Python) | c10::DispatchKeySet(c10::DispatchKey::PythonTLSSnapshot);
 
-// Backends with a functionality key of their own, which would win over Meta.
+// Backends with a functionality key of their own, which would take precedence over Meta.
 const c10::DispatchKeySet kOtherBackends = c10::DispatchKeySet(c10::DispatchKey::FPGA) |
     c10::DispatchKeySet(c10::DispatchKey::Vulkan) | c10::DispatchKeySet(c10::DispatchKey::Metal) |
     c10::DispatchKeySet(c10::DispatchKey::MkldnnCPU);
 
 // Note [Two guards for a kernel]
-// A redispatch with a key set ignores the thread's keys, and the operators a kernel calls ignore that key set: both
-// have to be set. Meta goes into the thread's included keys as a whole local key set, because an include guard would
-// leave the Meta backend bit behind on exit. Fake goes in as well: an operator that a kernel calls comes back to the
-// engine (nested_call), which knows better kernels than those on the Meta key, and makes its tensors on meta.
-// A kernel of C++ that writes through other operators (foreach) counts versions on the way, as it does for real; what
-// Python's kernels do inside is their own.
+// A redispatch with a key set ignores the thread's keys, and operators called by the kernel ignore that key set, so
+// both must be set. Meta is added to the thread's included keys by replacing the whole local key set, because an
+// include guard would leave the Meta backend bit behind on exit. Fake is included too: operators that a kernel calls
+// return to the engine (nested_call), which has more accurate kernels than those on the Meta key, and creates their
+// tensors on meta. A C++ kernel that writes through other operators (foreach) increments version counters, as it does
+// for real tensors; writes inside Python kernels are internal and do not.
 c10::impl::LocalDispatchKeySet kernel_keys(bool counts_versions) {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.included_ =
@@ -56,7 +56,7 @@ c10::impl::LocalDispatchKeySet real_keys() {
   return keys;
 }
 
-// `with torch.device("cuda")` is a torch function mode: a meta kernel in Python that calls torch.empty must not meet it.
+// `with torch.device("cuda")` is a torch function mode: torch.empty called from a Python meta kernel must not see it.
 class NoTorchFunction {
  public:
   NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
@@ -74,7 +74,7 @@ class NoTorchFunction {
   at::impl::TorchFunctionDisabledState before_;
 };
 
-// A kernel that makes tensors makes them on meta, and of memory that needs no pinning.
+// A factory kernel creates its tensors on meta, in memory that is not pinned.
 void ask_for_meta(Call& call) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     const ArgKind kind = call.traits.args[i].kind;
@@ -86,8 +86,8 @@ void ask_for_meta(Call& call) {
   }
 }
 
-// Python's scalars arrive as real CPU tensors. A kernel of C++ compares devices, so it gets them on meta; what it reads
-// of them is dtype and the mark of a number.
+// Python scalars arrive as real CPU tensors. C++ kernels compare devices, so they get them on meta; all they read is
+// the dtype and whether the tensor is a wrapped number.
 void numbers_to_meta(Call& call) {
   if (!call.has_non_fake()) {
     return;
@@ -101,19 +101,20 @@ void numbers_to_meta(Call& call) {
   }
 }
 
-// The key of the composite that answers, if one does. It is what every backend runs, and the truest answer there is.
-// Prims are the other way round: theirs calls the operator it stands for.
+// The key of the composite kernel for the call, if there is one. All backends run it, which makes it the most accurate
+// choice. Prims are reversed: a prim's composite calls the operator that the prim represents.
 std::optional<c10::DispatchKey> composite_key(const Call& call) {
   return call.traits.kernel != nullptr || !call.traits.is_aten ? std::nullopt : find_composite_key(call.op);
 }
 
 // Note [Autocast inside composites]
-// Autocast stands above the engine, and has had its say about the call. But a composite that autocast does not know
-// calls operators that it does (pinv calls matmul), and those are cast on their own. Inside a kernel they are not: autocast
-// wants a device, and fakes say `meta`. When such a composite gets to such an operator it starts again, outside.
+// Autocast is above the engine and has already handled the call. But a composite that autocast does not cast may call
+// operators that it does (pinv calls matmul), and those are cast individually. Inside a kernel this is impossible:
+// autocast needs a device, and fakes report `meta`. When such a composite reaches such an operator, it is restarted
+// outside the kernel.
 struct CastsInside {};
 
-// The device type for which operators that this composite calls would be cast.
+// The device type for which autocast would cast operators called by this composite.
 std::optional<c10::DeviceType> autocast_type(const Call& call, c10::Device device) {
   return composite_key(call) && KernelEnvironment::autocast_enabled(device.type()) ? std::optional(device.type())
                                                                                    : std::nullopt;
@@ -123,7 +124,7 @@ void stop_if_cast(const Call& call) {
   const CallContext& context = *CallContext::current();
   if (C10_UNLIKELY(context.may_cast.has_value()) && !context.in_python_kernel &&
       call.op.hasKernelForDispatchKey(at::autocast::get_autocast_dispatch_key_from_device_type(*context.may_cast))) {
-    throw CastsInside();  // NOLINT(bugprone-std-exception-baseclass): caught by meta_call, and nobody else
+    throw CastsInside();  // NOLINT(bugprone-std-exception-baseclass): caught only by meta_call
   }
 }
 
@@ -132,8 +133,8 @@ bool has_kernel_on_meta(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
 }
 
-// The kernel may be one of Python's, which can read any setting. PyTorch's own state what they expect of arguments in
-// assertions, too; an operator that somebody defined fails as its author wrote it.
+// The kernel may be a Python one, which can read any setting. PyTorch's own kernels also check arguments with
+// assertions; a user-defined operator fails with its author's error.
 void call_on_meta_key(Call& call) {
   Scoped passes_python(CallContext::current()->passes_python, true);
   KernelEnvironment::note_all();
@@ -149,7 +150,8 @@ void call_on_meta_key(Call& call) {
   }
 }
 
-// Whether a composite failed because fakes have no values. What the real operator refuses too, Python's kernel would let pass.
+// Whether a composite failed only because fakes have no values. Any other error is the real operator's, which the
+// Python kernel might not raise.
 bool is_of_fakes_alone(const c10::Error& error) {
   if (dynamic_cast<const FakeTensorError*>(&error) != nullptr) {
     return true;
@@ -160,7 +162,7 @@ bool is_of_fakes_alone(const c10::Error& error) {
   return asks_for_data(error);
 }
 
-// Some composites look at values on the way (linspace between tensors) where the kernel on the Meta key does not.
+// Some composites read values (linspace between tensors) where the kernel on the Meta key does not.
 void call_composite(Call& call, c10::DispatchKey key) {
   if (!call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return call.op.callBoxedForDispatchKey(key, *call.stack);
@@ -221,7 +223,7 @@ class LentDevices {
   LentDevices(LentDevices&&) = delete;
   LentDevices& operator=(LentDevices&&) = delete;
 
-  // What the kernel returned. Kernels that return several views make each by an operator of its own.
+  // Restores the device of a kernel's output. Kernels that return several views create each with a separate operator.
   void settle(const c10::IValue& output) const {
     if (output.isTensor() && output.toTensor().defined() && !lent_.empty()) {
       compat::give_back_device(output.toTensor().unsafeGetTensorImpl(), lent_.front().second);
@@ -244,7 +246,7 @@ void lending_devices(Call& call, const Kernel& kernel) {
   }
 }
 
-// item() of an argument whose value is known: linspace(0, h, h) between tensors.
+// item() of an argument with a known value: linspace(0, h, h) between tensors.
 bool answer_with_known_value(const Call& call) {
   const FakeTensorImpl* fake = call.tensors().size() == 1 ? call.tensors().front().fake : nullptr;
   if (!call.traits.returns_item || fake == nullptr) {
@@ -290,7 +292,7 @@ void call_in_kernel(Call& call, c10::Device device) {
   Scoped capability(
       context.cuda_capability,
       mode == nullptr || !*mode ? context.cuda_capability : KernelEnvironment::cuda_capability(**mode));
-  Scoped composite(context.in_composite, true);  // unless run_kernel finds another
+  Scoped composite(context.in_composite, true);  // reset by run_kernel for other kernels
   c10::impl::ForceDispatchKeyGuard keys(
       kernel_keys(/*counts_versions=*/call.traits.kernel != nullptr || composite_key(call)));
   NoTorchFunction no_torch_function;
@@ -326,13 +328,13 @@ void meta_call(Call& call, c10::Device device) {
   std::vector<c10::IValue> arguments(call.stack->begin() + static_cast<ptrdiff_t>(below), call.stack->end());
   for (c10::IValue& argument : arguments) {
     if (argument.isList()) {
-      argument = argument.toList().copy();  // some composites write to a list they are given
+      argument = argument.toList().copy();  // some composites modify their list arguments
     }
   }
   try {
     call_in_kernel(call, device);
   } catch (const CastsInside&) {
-    context.is_unkeyed = true;  // the key says nothing of what autocast does inside
+    context.is_unkeyed = true;  // the key does not cover what autocast does inside
     KernelEnvironment::note_all();
     call.stack->resize(below);
     call.stack->insert(call.stack->end(), arguments.begin(), arguments.end());
@@ -361,8 +363,8 @@ bool has_fake_impl(const Call& call) {
 void fake_impl_call(Call& call, const ModePtr& mode) {
   const FakeMode in_mode(mode);
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  // Where a TorchDispatchMode passes the call on, the other two are excluded: with the first, that would be taken for
-  // no_dispatch() (is_kept_out).
+  // When a TorchDispatchMode redispatches the call, these two are excluded; together with Python's keys, that would be
+  // mistaken for no_dispatch() (is_kept_out).
   keys.excluded_ = (keys.excluded_ | kAboveKernels) - c10::DispatchKeySet(c10::DispatchKey::PreDispatch) -
       c10::DispatchKeySet(c10::DispatchKey::Functionalize);
   const c10::impl::ForceDispatchKeyGuard guard(keys);
@@ -371,7 +373,7 @@ void fake_impl_call(Call& call, const ModePtr& mode) {
 
 void nested_call(Call& call) {
   if (call.traits.lift != Lift::kNo) {
-    return;  // the argument is what it returns
+    return;  // the operator returns its argument
   }
   stop_if_cast(call);
   if (CallContext::current()->in_composite) {
@@ -398,7 +400,7 @@ void nested_call(Call& call) {
   }
   ask_for_meta(call);
   if (call.traits.kernel == nullptr && CallContext::current()->in_python_kernel) {
-    // Not the composite: Python's kernel may be what it has called.
+    // Not the composite, which may itself have called this Python kernel.
     Scoped composite(CallContext::current()->in_composite, false);
     lending_devices(call, [&] { call_on_meta_key(call); });
   } else {

@@ -1,4 +1,4 @@
-// A call that the cache does not answer: device, refusals, rule, kernel, outputs.
+// A cache miss: device, refusals, rule, kernel, outputs.
 #include <torchfake/dispatch/miss.h>
 
 #include <torchfake/cache/side_allocations.h>
@@ -18,7 +18,7 @@ namespace torchfake {
 
 namespace {
 
-// An input may have been resized, or have got a storage that was made elsewhere (`x.set_(storage)` of torch.load).
+// An input may have been resized, or given a storage created elsewhere (`x.set_(storage)` in torch.load).
 void after_a_change(const Inputs& inputs, const ModePtr& mode) {
   inputs.for_each_fake([&](const FakeTensorImpl& fake) {
     if (fake.has_storage()) {
@@ -28,7 +28,7 @@ void after_a_change(const Inputs& inputs, const ModePtr& mode) {
   });
 }
 
-// The geometry of the arguments that a call may change. Where memory for the new one is refused, the old one comes back.
+// The geometry of the arguments that a call may change, restored if memory for the new one is refused.
 class GeometryBackup {
  public:
   explicit GeometryBackup(const Call& call) {
@@ -53,7 +53,7 @@ class GeometryBackup {
   c10::SmallVector<std::pair<c10::intrusive_ptr<c10::TensorImpl>, Geometry>, 2> before_;
 };
 
-// An operator of somebody else's with a function that says what it does on fakes.
+// Runs a user-defined operator that has a fake implementation.
 c10::Device run_fake_impl(Call& call, const ModePtr& mode) {
   const bool has_fakes = !call.tensors().empty() && call.tensors().front().fake != nullptr;
   const c10::Device device = has_fakes ? call.tensors().front().fake->claimed_device() : c10::Device(c10::kCPU);
@@ -67,12 +67,12 @@ bool rule_answers(Call& call, const ModePtr& mode) {
   return call.traits.rule != nullptr && call.traits.rule(call, mode) == RuleResult::kAnswered;
 }
 
-// Whether the outcome depends on values that no kernel of metadata can do without.
+// Whether the outcome depends on values that a kernel on metadata cannot do without.
 bool asks_for_values(const OpTraits& traits) {
   return (traits.data_dependent || traits.dynamic_shape) && !traits.takes_masks;
 }
 
-// Returns whether the call has been answered. Throws where it cannot be: no kernel, and values that are not known.
+// Returns whether the call has been handled. Throws if values are unknown and there is no kernel that does without.
 bool answered_by_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
   const bool cpu_decides = device.is_cpu() || !call.traits.differs_from_cpu;
   if (values.inputs_known() && cpu_decides) {
@@ -94,7 +94,7 @@ bool answered_by_values(Call& call, const ValueTracker& values, c10::Device devi
   return true;
 }
 
-// Sizes are numbers: kernels and rules in C++ read integers.
+// Sizes must be numbers: C++ kernels and rules read integers.
 void refuse_symbols(const Call& call) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     if (call.arg(i).isSymInt() || call.arg(i).isSymIntList()) {
@@ -147,7 +147,7 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   return device;
 }
 
-// The values that a call has returned, which are all that its stack holds of it.
+// The results on the stack; the arguments are gone.
 c10::ArrayRef<c10::IValue> returned(const Call& call) {
   const size_t count = call.op.schema().returns().size();
   const torch::jit::Stack& stack = *call.stack;
@@ -183,8 +183,8 @@ std::vector<SideAllocation> side_allocations(const Call& call) {
   return found;
 }
 
-// All values of empty tensors are known, so the real operator runs beside the kernel; an error that it throws follows from
-// the key, and is remembered as the outcome.
+// If all tensors are empty, all values are known and the real operator runs alongside the kernel; an error that it
+// throws depends on the key only, and is stored as the outcome.
 void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, CacheKey& key, const CacheEntry* found) {
   const CacheEntryPtr known =
       found == nullptr ? CacheEntryPtr() : CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(found));
@@ -243,7 +243,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
 c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePtr& mode, Bypass reason) {
   shape_cache::count_bypass(reason);
   CallContext context;
-  // What a call around this one learns from it, its key does not contain either.
+  // What an enclosing call learns from this one is not part of its key either.
   context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
   const std::vector<SideAllocation> allocations = side_allocations(call);
   const OrderedOutputs ordered(allocations, mode);

@@ -1,4 +1,4 @@
-// Calls whose sizes or values only data tells, under a shape environment.
+// Data-dependent calls in a mode with a shape environment.
 #include <torchfake/dispatch/new_symbols.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -68,12 +68,12 @@ bool answer_with_new_symbols(Call& call, const ModePtr& mode) {
       values_are_known(call, *mode)) {
     return false;
   }
-  // A copy: the argument that holds the mode may be gone after the call.
+  // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
   std::optional<std::vector<c10::IValue>> outputs;
   {
     const AskingOperator asking(call.traits.name);
-    CallContext context;  // nobody hears of the operators that the rule calls
+    CallContext context;  // operators that the rule calls are not recorded
     context.is_unkeyed = true;
     const FakeMode in_mode(held);
     const at::AutoDispatchBelowADInplaceOrView below;

@@ -1,4 +1,4 @@
-// Calls whose sizes or values only data tells, under a shape environment: the answer has new symbols.
+// Data-dependent calls in a mode with a shape environment: their results have new symbols.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,7 +6,7 @@
 
 namespace torchfake {
 
-// A call of an operator whose outcome depends on data that nobody knows.
+// A call whose outcome depends on unknown data.
 class NewSymbolsCall {
  public:
   NewSymbolsCall(Call& call, const ModePtr& mode, SymbolSource& symbols) : call(call), mode(mode), symbols_(symbols) {}
@@ -17,7 +17,7 @@ class NewSymbolsCall {
   at::Tensor tensor(size_t index) const {
     return call.arg(index).toTensor();
   }
-  // The size that was found in the call's first tensor before, or a new one. See ValueMemos.
+  // The size found for the call's first tensor before, or a new one. See ValueMemos.
   c10::SymInt remembered_size(int64_t low, std::optional<int64_t> high);
   c10::SymInt new_size(int64_t low, std::optional<int64_t> high) {
     return symbols_.new_size(low, high);
@@ -28,16 +28,16 @@ class NewSymbolsCall {
   SymbolSource& symbols_;
 };
 
-// What the operator returns; nothing where it has no say, which leaves the arguments alone. Called with fakes that keep
-// the devices they claim, in the mode, below autograd.
+// Returns the operator's results, or nullopt without changing the arguments if it does not apply. Called with fakes
+// that keep their claimed devices, in the mode, below autograd.
 using NewSymbolsRule = std::optional<std::vector<c10::IValue>> (*)(NewSymbolsCall& call);
 
-// Set once, by rules/; null for an operator that never returns new symbols.
+// Set once, by rules/; returns null for an operator that never returns new symbols.
 using NewSymbolsFinder = NewSymbolsRule (*)(const OpTraits& traits);
 void set_new_symbols_rules(NewSymbolsFinder finder);
 
-// Answers the call if it depends on values that are not known, and its mode has an environment that allows symbols for
-// them; returns whether it did. Cheap for operators that depend on no values.
+// Handles the call if it depends on unknown values and its mode has an environment that allows symbols for them;
+// returns whether it did. Cheap for operators that do not depend on values.
 bool answer_with_new_symbols(Call& call, const ModePtr& mode);
 
 }  // namespace torchfake

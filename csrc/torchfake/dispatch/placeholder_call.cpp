@@ -1,4 +1,4 @@
-// The arguments of a call with symbolic sizes on placeholders. See Note [Placeholders].
+// The arguments of a symbolic call, expressed in placeholders. See Note [Placeholders].
 #include <torchfake/dispatch/placeholder_call.h>
 
 #include <c10/util/DimVector.h>
@@ -94,7 +94,7 @@ at::Tensor PlaceholderCall::stand_in_for(const at::Tensor& tensor) {
   return stand_ins_.back().first;
 }
 
-// One for each storage: which arguments share one is part of the call.
+// One per storage: which arguments share a storage is part of the call.
 c10::Storage PlaceholderCall::storage_like(const c10::Storage& storage, c10::Device device) {
   for (const auto& [original, copy] : storages_) {
     if (original == storage.unsafeGetStorageImpl()) {

@@ -1,4 +1,4 @@
-// The arguments of a call with symbolic sizes on placeholders. See Note [Placeholders].
+// The arguments of a symbolic call, expressed in placeholders. See Note [Placeholders].
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,7 +6,7 @@
 
 namespace torchfake {
 
-// The call with a placeholder for every symbol: stand-ins for fakes, and numbers that are expressions of placeholders.
+// The call with a placeholder for every symbol: stand-ins for fakes, and expressions of placeholders for numbers.
 class PlaceholderCall {
  public:
   // Stand-ins belong to `mode`.
@@ -14,7 +14,7 @@ class PlaceholderCall {
 
   torch::jit::Stack stack;
 
-  // The placeholders' expression for a number of the call.
+  // A number of the call as an expression of placeholders.
   c10::SymInt size_of(const c10::SymInt& value) const;
 
  private:

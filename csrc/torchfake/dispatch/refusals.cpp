@@ -1,4 +1,4 @@
-// Refusals: calls that the real operator refuses, or that no fake tensor can answer.
+// Refusals: calls that the real operator refuses, or that fake tensors do not support.
 #include <torchfake/dispatch/refusals.h>
 
 #include <torchfake/core/errors.h>
@@ -51,8 +51,8 @@ void check_refusals(const Call& call, c10::Device device) {
   check_kernels(call, device);
 }
 
-// Where every backend runs the kernel that failed, the real operator refuses these arguments too; where it is a meta kernel,
-// only that kernel is known to.
+// If all backends run the failing kernel, the real operator refuses these arguments too; if it is a meta kernel, only
+// that kernel is known to refuse them.
 void refuse_internal_assertion(const c10::OperatorHandle& op, const c10::Error& error) {
   constexpr std::string_view kMark = " INTERNAL ASSERT FAILED at ";
   const std::string message = error.what_without_backtrace();

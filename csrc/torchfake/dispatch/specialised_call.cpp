@@ -1,4 +1,4 @@
-// A call with symbolic sizes whose symbols become the numbers that they have now. See Note [Symbolic calls].
+// Specialisation: a symbolic call whose symbols are fixed at their current values. See Note [Symbolic calls].
 #include <torchfake/dispatch/specialised_call.h>
 
 #include <torchfake/dispatch/hint_call.h>

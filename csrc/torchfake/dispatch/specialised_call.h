@@ -1,11 +1,11 @@
-// A call with symbolic sizes whose symbols become the numbers that they have now. See Note [Symbolic calls].
+// Specialisation: a symbolic call whose symbols are fixed at their current values. See Note [Symbolic calls].
 #pragma once
 
 #include <torchfake/core/call.h>
 
 namespace torchfake {
 
-// Visits every tensor among the values, undefined ones too.
+// Visits every tensor among the values, including undefined ones.
 template <typename Visit>
 void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
   for (const c10::IValue& value : values) {
@@ -19,7 +19,7 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
   }
 }
 
-// Replaces the arguments on the stack by these values, with `replaced` in the place of every defined tensor.
+// Replaces the arguments on the stack by these values, with `replaced` applied to every defined tensor.
 template <typename Replace>
 void give_back(Call& call, c10::ArrayRef<c10::IValue> values, const Replace& replaced) {
   torch::jit::drop(*call.stack, call.num_args());
@@ -38,12 +38,12 @@ void give_back(Call& call, c10::ArrayRef<c10::IValue> values, const Replace& rep
   }
 }
 
-// Guards every symbolic number among the arguments to be what it stands at. Throws UnbackedSymbolError for a symbol without
-// a hint.
+// Guards that every symbolic number among the arguments equals its current value. Throws UnbackedSymbolError for a
+// symbol without a hint.
 void specialise(const Call& call);
 
-// Specialises, and answers the call with the numbers. Of calls without a rule, and of those whose outcome no entry can
-// describe: they replace a storage, or return views that share one.
+// Specialises, and runs the call with numbers. For calls without a rule, and for calls whose outcome cannot be cached
+// because they replace a storage or return views that share one.
 void answer_specialised(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
 
 }  // namespace torchfake

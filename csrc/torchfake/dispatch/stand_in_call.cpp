@@ -1,4 +1,4 @@
-// Layout calls, the last resort: the real CPU kernel on small real tensors in place of the fakes.
+// Layout calls, last resort: runs the real CPU kernel on small real tensors in place of the fakes.
 #include <ATen/ops/as_strided.h>
 #include <ATen/quantized/QTensorImpl.h>
 
@@ -45,7 +45,7 @@ c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor
   return list;
 }
 
-// What fakes show of a result, as text to compare.
+// The metadata of a result that a fake exposes, as text for comparison.
 std::string describe(const c10::IValue& value);
 
 std::string describe(const at::Tensor& tensor) {
@@ -78,7 +78,7 @@ std::string describe(const c10::IValue& value) {
     }
     return text;
   }
-  return value.isObject() ? value.type()->repr_str() : c10::str(value);  // packed weights are another object each time
+  return value.isObject() ? value.type()->repr_str() : c10::str(value);  // packed weights: a new object in each run
 }
 
 struct Run {
@@ -103,7 +103,7 @@ std::unique_ptr<Run> run(const Call& call, int number) {
   return made;
 }
 
-// The results, and what became of the arguments that are written to.
+// The results, and the state of the arguments that were written to.
 std::string outcome_of(const Call& call, Run& run) {
   std::string text;
   for (const c10::IValue& value : run.results) {
@@ -118,7 +118,7 @@ std::string outcome_of(const Call& call, Run& run) {
   return text;
 }
 
-// Whether the quantized tensors of both have the same scales and zero points.
+// Whether the quantized tensors of both runs have the same scales and zero points.
 bool agree_on_parameters(const Call& call, Run& one, Run& other) {
   const auto agree = [](const at::Tensor& a, const at::Tensor& b) {
     PlainCpu plain;
@@ -171,7 +171,7 @@ class Wrapping {
         mode_);
   }
 
-  // What an operator did to the geometry and the parameters of a quantized fake.
+  // Applies an operator's effect on the geometry and the parameters of a quantized fake.
   void overwrite(FakeQuantizedImpl& fake, const at::Tensor& real) const {
     if (real.storage().nbytes() != fake.storage().nbytes()) {
       resize_storage(fake.unsafe_storage().unsafeGetStorageImpl(), real.storage().nbytes());
@@ -189,7 +189,7 @@ class Wrapping {
     }
     at::Tensor fake = to_fake(real, mode_, device_);
     if (stand_ins_.all_known() && real.numel() <= value_limit(mode_->options)) {
-      // The fake's storage mirrors the real one's, which nobody else has.
+      // The fake's storage is laid out like the real one, which has no other owner.
       set_known_bytes(fake.storage().unsafeGetStorageImpl(), device_, real.storage().getWeakStorageImpl().lock());
     }
     return fake;

@@ -1,4 +1,4 @@
-// Layout calls: the small real tensors that stand in the place of the fakes of a call.
+// Layout calls: the small real tensors that replace the fakes of a call.
 #pragma once
 
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -21,14 +21,15 @@
 namespace torchfake {
 
 // Note [Stand-ins]
-// Each run takes other values and other places of the stored elements, for whatever is not known. An outcome is taken for
-// the one that every real tensor of this metadata has where all runs agree on it.
-//   values    ones, then zeros; integers are zeros, which are valid as indices
-//   places    along the rows from the first on; along the rows up to the last; by turns for the arguments, so that they do not
-//             meet; along the columns. Where one place may be stored twice (uncoalesced), all are the same in the second run
+// Each run uses different values and different positions of the stored elements, wherever these are unknown. If all
+// runs agree on the outcome, it is taken to hold for every real tensor with this metadata.
+//   values     ones, then zeros; integers are zeros, which are valid indices
+//   positions  row by row from the first; row by row up to the last; alternating between the arguments, so that they do
+//              not coincide; column by column. If positions may repeat (uncoalesced), all are equal in the second run
 inline constexpr int kRuns = 4;
 
-// Made inside of PlainCpu. The same fake has the same stand-in, and fakes of one storage have stand-ins of one.
+// Created inside a PlainCpu scope. A fake always has the same stand-in, and fakes that share a storage have stand-ins
+// that share one.
 class StandInTensors {
  public:
   explicit StandInTensors(int run) : run_(run) {}
@@ -54,7 +55,7 @@ class StandInTensors {
     return made;
   }
 
-  // The fake that `real` stands for, or nothing.
+  // The fake that `real` replaces, or nullopt.
   std::optional<at::Tensor> fake_of(const at::Tensor& real) const {
     for (const auto& [fake, made] : made_) {
       if (made.is_same(real)) {
@@ -64,7 +65,7 @@ class StandInTensors {
     return std::nullopt;
   }
 
-  // The storage of the quantized fake whose stand-in shares its storage with `real`, or nothing.
+  // The storage of the quantized fake whose stand-in shares its storage with `real`, or nullopt.
   std::optional<c10::Storage> quantized_storage_of(const at::Tensor& real) const {
     for (const auto& [fake, made] : quantized_) {
       if (made.get() == real.storage().unsafeGetStorageImpl()) {
@@ -74,7 +75,7 @@ class StandInTensors {
     return std::nullopt;
   }
 
-  // The strided fake whose stand-in shares its storage with `real`, or nothing.
+  // The strided fake whose stand-in shares its storage with `real`, or nullopt.
   std::optional<at::Tensor> base_of(const at::Tensor& real) const {
     for (const auto& [fake, made] : strided_) {
       if (made.storage().is_alias_of(real.storage()) && made.scalar_type() == real.scalar_type()) {
@@ -131,7 +132,7 @@ class StandInTensors {
     return made;
   }
 
-  // Parameters that are not known are others in each run.
+  // Unknown parameters differ in each run.
   at::QuantizerPtr quantizer_for(const FakeQuantizedImpl& fake) const {
     at::QuantizerPtr given = fake.any_quantizer();
     const auto dtype = c10::typeMetaToScalarType(fake.dtype());
@@ -149,7 +150,7 @@ class StandInTensors {
         dtype);
   }
 
-  // All of the storage: elements may lie on each other (expand).
+  // Fills the whole storage, because elements may overlap (expand).
   static void fill_storage(const at::Tensor& tensor) {
     const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
     at::as_strided(tensor, {count}, {1}, 0).fill_(1);
@@ -159,7 +160,7 @@ class StandInTensors {
     return c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(tensor.storage().unsafeGetStorageImpl());
   }
 
-  // Places in a tensor of these sizes, counted along its rows, in order.
+  // Positions in a tensor of these sizes, counted row by row, in ascending order.
   std::vector<int64_t> places(int64_t count, c10::IntArrayRef sizes, bool may_repeat) const {
     const int64_t all = std::max<int64_t>(c10::multiply_integers(sizes), 1);
     const bool by_columns = run_ == 3;
@@ -175,7 +176,7 @@ class StandInTensors {
         int64_t stride = all;
         int64_t left = place;
         place = 0;
-        for (const int64_t size : sizes) {  // the first dimension is counted up first
+        for (const int64_t size : sizes) {  // the first dimension varies fastest
           stride /= std::max<int64_t>(size, 1);
           place += left % std::max<int64_t>(size, 1) * stride;
           left /= std::max<int64_t>(size, 1);
@@ -253,7 +254,7 @@ class StandInTensors {
         made[0], made[1], made[2], tensor.sizes(), made[2].options().layout(tensor.layout()));
   }
 
-  // In blocks.
+  // Counted in blocks for the block layouts.
   static int64_t columns_of(const at::Tensor& tensor, const std::vector<at::Tensor>& made) {
     const int64_t batch = made[0].dim() - 1;
     const bool by_rows = tensor.layout() == c10::kSparseCsr || tensor.layout() == c10::kSparseBsr;

@@ -1,4 +1,4 @@
-// A call with symbolic sizes. See Note [Symbolic calls].
+// Calls with symbolic sizes. See Note [Symbolic calls].
 #include <torchfake/dispatch/symbolic_call.h>
 
 #include <torchfake/cache/shape_cache.h>
@@ -60,12 +60,12 @@ bool try_rule(SymbolicCall& call, const std::function<bool()>& rule) {
     if (error.kind() == kUnbackedSymbolKind) {
       throw;
     }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the call is right at the hints, so the rule is not
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the call works, so the rule is wrong
   }
   return false;
 }
 
-// The numbers of the outcome at the hints stand for the sizes.
+// Uses the numbers of the outcome at the hints as sizes.
 void set_numbers(SymbolicCall& call) {
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const at::Tensor& output = call.outputs[i];
@@ -77,10 +77,10 @@ void set_numbers(SymbolicCall& call) {
   }
 }
 
-// Works out the sizes by the first rule that has a say.
+// Determines the sizes with the first rule that applies.
 void run_rules(SymbolicCall& call, const ModePtr& mode) {
   const SymbolicRule rule = symbolic_rules_of(call.call.traits).rule;
-  const IgnoredSymbols ignored;  // such as the kernel on the Meta key makes on the way
+  const IgnoredSymbols ignored;  // for example those that the kernel on the Meta key creates internally
   const bool has_say = (rule != nullptr && try_rule(call, [&] { return rule(call); })) ||
       try_rule(call, [&] { return rule_of_meta_kernel(call, mode); });
   if (!has_say) {
@@ -97,7 +97,7 @@ c10::SymInt bytes_needed(const SymbolicCall::Geometry& geometry, size_t itemsize
   return last * static_cast<int64_t>(itemsize);
 }
 
-// Turns what a rule said into expressions that an outcome keeps.
+// Converts the results of a rule to expressions stored in an outcome.
 class Keeping {
  public:
   Keeping(const Placeholders& placeholders, const SymbolicKey& key) : placeholders_(placeholders) {
@@ -135,7 +135,7 @@ class Keeping {
   }
 
  private:
-  // What a tensor of this geometry takes, where that is what it took at the hints; else the number.
+  // The bytes that a tensor of this geometry needs, if that equals the number at the hints; otherwise that number.
   static c10::SymInt bytes_for(const SymbolicCall::Geometry& geometry, size_t itemsize, size_t nbytes) {
     const c10::SymInt bytes = bytes_needed(geometry, itemsize);
     return hint_of(bytes) == std::optional(static_cast<int64_t>(nbytes)) ? bytes
@@ -164,7 +164,7 @@ SymbolicGeometry of_numbers(const Geometry& geometry) {
   return kept;
 }
 
-// What rules make on the way takes no memory.
+// Tensors that rules create internally occupy no memory.
 ModePtr without_observer(const ModePtr& mode) {
   if (mode->options.storage_observer == nullptr && mode->options.recorder == nullptr) {
     return mode;
@@ -175,7 +175,7 @@ ModePtr without_observer(const ModePtr& mode) {
   return c10::make_intrusive<ModeState>(std::move(options));
 }
 
-// The outcome of a call whose outcome at the hints is `numbers`.
+// Computes the outcome of a call from its outcome at the hints, `numbers`.
 std::unique_ptr<SymbolicOutcome> work_out(
     Call& call,
     const SymbolicKey& key,
@@ -222,7 +222,8 @@ std::unique_ptr<SymbolicOutcome> work_out(
       outcome->outputs[i] = keeping.of(*geometry, recipe.dtype.itemsize(), recipe.nbytes);
       continue;
     }
-    // What is written to and keeps its sizes at the hints has to keep them elsewhere: an out= argument would be resized.
+    // An argument that is written to and keeps its sizes at the hints must keep them for all values: an out= argument
+    // would be resized otherwise.
     const size_t itemsize = call.tensors()[recipe.input].impl->itemsize();
     bool is_moved = false;
     for (size_t j = 0; j < at_hints.changes.size(); ++j) {
@@ -256,7 +257,7 @@ std::unique_ptr<SymbolicOutcome> work_out(
   return outcome;
 }
 
-// Where a call stands that the cache does not answer. Returns null after having answered a call that no entry describes.
+// Handles a cache miss. Returns null after handling a call that no entry can describe.
 std::unique_ptr<SymbolicOutcome> run_miss(Call& call, SymbolicKey& key, const ModePtr& mode, Answer answer) {
   HintCall numbers(call, HintCall::StandIns::kOfWrittenToo);
   Call with_numbers(call.op, call.traits, call.keys, &numbers.stack);
@@ -292,11 +293,11 @@ void keep(std::unique_ptr<SymbolicOutcome> outcome, CacheKey& key, SymbolicOutco
 }  // namespace
 
 void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
-  // A copy: the argument that holds the mode may be gone after the call.
+  // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
   const AllocatingOperator allocating(call.traits.name);
   const AskingOperator asking(call.traits.name);
-  if (has_fake_impl(call)) {  // its author's function sees the symbols
+  if (has_fake_impl(call)) {  // the fake implementation sees the symbols
     CallContext context;
     context.is_unkeyed = true;
     return fake_impl_call(call, held);

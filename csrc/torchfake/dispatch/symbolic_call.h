@@ -1,4 +1,4 @@
-// A call with symbolic sizes: numbers answer for dtype, device and layout, a rule of the operator for the sizes.
+// Calls with symbolic sizes: numbers determine dtype, device and layout, and a rule of the operator the sizes.
 #pragma once
 
 #include <c10/util/DimVector.h>
@@ -9,28 +9,29 @@
 namespace torchfake {
 
 // Note [Symbolic calls]
-// A call among whose arguments a size is symbolic is worked out in two parts. First the engine answers the same call with
-// every symbol at its hint, on stand-ins: plain fakes with storages of their own. That gives the number of outputs, their
-// dtypes, devices and keys, the order of their strides, and every error the call has at these sizes. Then a rule works out
-// the sizes of each output as expressions of placeholders, asking for decisions (which become guards) where the real
-// operator compares sizes. What the rule says is evaluated at the hints and compared with what the stand-ins gave: a rule
-// that does not fit the call has no say. The rule is, in this order:
+// A call with a symbolic size among its arguments is handled in two steps. First the engine runs the same call with
+// every symbol at its hint, on stand-ins: plain fakes with storages of their own. This gives the number of outputs,
+// their dtypes, devices and keys, the order of their strides, and every error of the call at these sizes. Then a rule
+// computes the sizes of each output as expressions of placeholders, asking for decisions (which become guards) where
+// the real operator compares sizes. The rule's results are evaluated at the hints and compared with those of the
+// stand-ins: a rule that does not match is not used. The rules are tried in this order:
 //
 //   the operator's own, in C++ (rules/symbolic_rules.cpp)
 //   the operator's kernel on the Meta key, Python's as a rule, run on fakes whose sizes are the placeholders
 //   specialisation: guards that every symbolic number among the arguments has the value that it has now
 //
-// A symbol that only data knows has no hint, and stands at an example (number_for). A call with one, or with nodes of
-// PyTorch's, is answered on its own symbols and not kept: see dispatch/example_call.h.
+// An unbacked symbol has no hint and takes an example value (number_for). A call with one, or with nodes of PyTorch's
+// own, is handled on its own symbols and not cached: see dispatch/example_call.h.
 //
-// So an operator without a rule costs generality, and never correctness. What comes out is kept in the cache: see Note
+// An operator without a rule therefore loses generality, but never correctness. The outcome is cached: see Note
 // [Symbolic outcomes] and Note [Placeholders].
 class SymbolicCall {
  public:
   using Sizes = c10::SymDimVector;
 
-  // `call` has placeholders for sizes, or symbols that the cache does not keep. `outputs` are what the stand-ins gave: every
-  // tensor of it, undefined ones too. Without them, a rule learns what it can, and only views get a geometry.
+  // `call` has placeholders as sizes, or symbols that the cache does not store. `outputs` are all tensors that the call
+  // on the stand-ins returned, including undefined ones. Without them, a rule records what it can, and only views get a
+  // geometry.
   explicit SymbolicCall(Call& call, std::vector<at::Tensor> outputs = {})
       : call(call), outputs(std::move(outputs)), geometries(this->outputs.size()) {}
 
@@ -45,21 +46,21 @@ class SymbolicCall {
   at::Tensor tensor(size_t index) const {
     return call.arg(index).toTensor();
   }
-  // Of an argument that is an integer, or a list of them, symbolic or not.
+  // The value of an argument that is an integer, or a list of integers, symbolic or not.
   c10::SymInt integer(size_t index) const;
   Sizes integers(size_t index) const;
 
-  // The sizes of an output. Its strides are those of a dense tensor whose dimensions lie in memory in the order in which
-  // those of the stand-in's output do.
+  // Sets the sizes of an output. Its strides are those of a dense tensor with the order of dimensions of the stand-in's
+  // output.
   void set_output(size_t index, c10::SymIntArrayRef sizes);
-  // The sizes of all outputs.
+  // Sets the sizes of all outputs.
   void set_outputs(c10::SymIntArrayRef sizes);
 
-  // Records that the strides of the tensor arguments are in the order in which they are now, as far as that is not a
-  // matter of course: the layout of outputs follows from it.
+  // Guards the current order of the tensor arguments' strides, unless it holds anyway: the layout of outputs depends on
+  // it.
   void guard_stride_order() const;
 
-  // An output that lies in the storage of an argument, or whose strides are not those of a dense tensor.
+  // Sets the geometry of an output that is a view of an argument, or is not dense.
   void set_geometry(size_t index, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const c10::SymInt& offset);
 
   struct Geometry {
@@ -69,22 +70,22 @@ class SymbolicCall {
   };
   std::vector<std::optional<Geometry>> geometries;
 
-  // Whether the output has a geometry that is right at the hints, or at the examples.
+  // Whether the output's geometry is correct at the hints or examples.
   bool fits(size_t index) const;
-  // Whether every output that is a tensor has.
+  // Whether this holds for every output that is a tensor.
   bool is_complete() const;
 };
 
-// Sets the sizes of the outputs; returns whether it can.
+// Sets the sizes of the outputs; returns whether it applies.
 using SymbolicRule = bool (*)(SymbolicCall& call);
 
 struct SymbolicRules {
   SymbolicRule rule = nullptr;
-  // What the rule says of symbols without hints, or of PyTorch's.
+  // What the rule determines for symbols without hints, or for PyTorch's own.
   enum class Use : uint8_t {
     kHintsOnly,  // nothing
     kFresh,  // the sizes of outputs with storages of their own
-    kView,  // views of the first argument that differ from it in geometry alone, without stand-ins
+    kView,  // views of the first argument that differ from it only in geometry, without stand-ins
   };
   Use use = Use::kHintsOnly;
 };
@@ -94,13 +95,13 @@ using SymbolicRuleFinder = SymbolicRules (*)(const OpTraits& traits);
 void set_symbolic_rules(SymbolicRuleFinder finder);
 SymbolicRules symbolic_rules_of(const OpTraits& traits);
 
-// The rule of every operator with a kernel on the Meta key: runs it on the fakes with placeholders.
+// The rule for operators with a kernel on the Meta key: runs that kernel on fakes with placeholders.
 bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode);
 
 // Whether a size or a number among the arguments is symbolic.
 bool has_symbols(const Call& call);
 
-// Answers a call that has. `answer` is the way of calls with numbers.
+// Handles a call for which has_symbols() holds. `answer` handles calls with numbers.
 void symbolic_call(Call& call, const ModePtr& mode, void (*answer)(Call& call, const ModePtr& mode));
 
 }  // namespace torchfake

@@ -46,7 +46,7 @@ Bypass reason_not_to_keep(const Call& call, const ModeState& mode) {
 SymbolicKey::SymbolicKey(const Call& call, const ModeState& mode) : bypass_(reason_not_to_keep(call, mode)) {
   key_.add_op(call.traits);
   add_word(kSymbolicCall);
-  const TensorArg* next = call.tensors().begin();  // in the order of the arguments
+  const TensorArg* next = call.tensors().begin();  // in argument order
   for (size_t i = 0; i < call.num_args(); ++i) {
     const c10::IValue& value = call.arg(i);
     const ArgTraits& facts = call.traits.args[i];
@@ -100,7 +100,7 @@ void SymbolicKey::add_tensor(const Call& call, const TensorArg& tensor) {
   }
 }
 
-// Which inputs share a storage, and where in it they lie.
+// Which inputs share a storage, and at which offsets.
 void SymbolicKey::add_aliases(const Call& call) {
   const c10::ArrayRef<TensorArg> tensors = call.tensors();
   if (!call.traits.mutates || tensors.size() < 2) {
@@ -177,7 +177,8 @@ void SymbolicKey::add_size(const c10::SymInt& value) {
   add_node(value.toSymNodeImplUnowned());
 }
 
-// Even words are numbers; odd ones are the place of an expression in the order of first use, which follows where it is new.
+// Even words encode numbers; odd ones the index of an expression in order of first use, followed by the expression if
+// it is new.
 void SymbolicKey::add_node(c10::SymNodeImpl* node) {
   SymExprNode* own = as_expr_node(node);
   if (own == nullptr) {
@@ -239,7 +240,7 @@ void SymbolicKey::add_symbol(ExprPtr symbol) {
   }
   symbols_.push_back(symbol);
   add_word(static_cast<uint64_t>(symbol->type) | static_cast<uint64_t>(class_of(*env_, symbol)) << 8);
-  // The hint is part of the key: what the engine says at the hints, the order of strides and errors, follows from it.
+  // The hint is part of the key: the outcome at the hints depends on it, including the order of strides and errors.
   const std::optional<Value> hint = env_->hint(symbol);
   add_word(hint.has_value());
   if (hint) {

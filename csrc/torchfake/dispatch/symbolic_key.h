@@ -6,13 +6,13 @@
 
 namespace torchfake {
 
-// The symbolic numbers among the arguments of a call. Valid as long as the arguments stay as they are.
+// The symbolic numbers among the arguments of a call. Valid as long as the arguments are unchanged.
 class SymbolicKey {
  public:
   // Throws DynamicShapesError for a symbol of PyTorch's own, and for symbols of two environments.
   SymbolicKey(const Call& call, const ModeState& mode);
 
-  // Null where every symbol among the arguments has become a number.
+  // Null if every symbol among the arguments has become a number.
   const ShapeEnvPtr& env() const {
     return env_;
   }
@@ -23,11 +23,11 @@ class SymbolicKey {
   CacheKey& words() {
     return key_;
   }
-  // The symbols in the order of their first use.
+  // The symbols in order of first use.
   c10::ArrayRef<ExprPtr> symbols() const {
     return symbols_;
   }
-  // The different symbolic numbers in the order of their first use, and the nodes that brought them.
+  // The distinct symbolic numbers in order of first use, with their nodes.
   struct Number {
     ExprPtr expr;
     c10::SymNodeImpl* node;

@@ -1,4 +1,4 @@
-// The symbolic rule of operators without one of their own: their kernel on the Meta key. See Note [Symbolic calls].
+// The symbolic rule for operators without their own: the kernel on the Meta key. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
@@ -10,10 +10,10 @@ bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
   if (!asked.traits.is_builtin || !asked.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return false;
   }
-  // A copy: a kernel takes its arguments off the stack, and the call may still be specialised.
+  // Copied: a kernel consumes its arguments, and the call may still have to be specialised.
   torch::jit::Stack stack(asked.stack->end() - static_cast<ptrdiff_t>(asked.num_args()), asked.stack->end());
   Call copy(asked.op, asked.traits, asked.keys, &stack);
-  // Outside of any kernel: what it calls are calls with symbolic sizes, answered as such.
+  // Outside any kernel: the calls that it makes are handled as symbolic calls.
   CallContext context;
   fake_impl_call(copy, mode);
   size_t index = 0;
@@ -24,7 +24,7 @@ bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
     }
     call.set_geometry(i, made.sym_sizes(), made.sym_strides(), made.sym_storage_offset());
     if (hints_of(made.sym_strides()) != std::optional(call.outputs[i].strides().vec())) {
-      // Meta kernels know sizes better than layouts.
+      // Meta kernels are more reliable for sizes than for layouts.
       call.guard_stride_order();
       call.set_output(i, made.sym_sizes());
     }

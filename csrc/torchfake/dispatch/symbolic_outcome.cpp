@@ -23,7 +23,7 @@ ShapeEnvPtr env_of(const FakeTensorImpl& tensor) {
   return nullptr;
 }
 
-// Fills the symbols of a call into the expressions of an outcome.
+// Substitutes the symbols of a call into the expressions of an outcome.
 class Filling {
  public:
   Filling(const SymbolicOutcome& outcome, const SymbolicKey& key) : outcome_(outcome), key_(key) {}
@@ -65,7 +65,7 @@ class Filling {
     const bool is_plain =
         c10::asIntArrayRefSlowOpt(sizes) && c10::asIntArrayRefSlowOpt(strides) && !offset.is_heap_allocated();
     if (is_plain && tensor.has_symbolic_sizes_strides() && !sizes.empty()) {
-      // A tensor that was symbolic stays so: PyTorch has no way back.
+      // A symbolic tensor stays symbolic: PyTorch cannot convert it back.
       const std::optional<int64_t> first = sizes[0].maybe_as_int();
       if (const ShapeEnvPtr env = env_of(tensor); env && first.has_value()) {
         const ExprPtr number = env->pool().integer(*first);
@@ -108,8 +108,8 @@ at::Tensor make_symbolic_output(
 
 }  // namespace
 
-// With hints in the key, a guard has the answer it had; what depends on other facts is asked for first, for a decision that
-// is asked for is recorded.
+// Because hints are in the key, a guard with a hint has the same answer as before. Decisions that depend on other facts
+// are checked first, because asking for a decision records it.
 bool SymbolicOutcome::agrees(const SymbolicKey& key) const {
   if (decisions.empty()) {
     return true;
@@ -162,7 +162,7 @@ void SymbolicOutcome::replay(Call& call, const SymbolicKey& key, const ModePtr& 
   announce_allocations(numbers->allocations, results, mode);
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.is_written && tensor.fake != nullptr && tensor.fake->has_storage()) {
-      forget_known_bytes(tensor.fake->storage_impl());  // of other sizes, there would be others
+      forget_known_bytes(tensor.fake->storage_impl());  // known values would differ for other sizes
     }
   }
   for (size_t i = 0; i < numbers->changes.size(); ++i) {
@@ -221,7 +221,7 @@ void SymbolicOutcomes::add(std::unique_ptr<SymbolicOutcome> outcome) {
   SymbolicOutcome* added = outcome.release();
   SymbolicOutcome* before = first_.load(std::memory_order_acquire);
   do {
-    added->next.release();  // not its own while it is not there  NOLINT(bugprone-unused-return-value)
+    added->next.release();  // not owned before it is inserted  NOLINT(bugprone-unused-return-value)
     added->next.reset(before);
   } while (!first_.compare_exchange_weak(before, added, std::memory_order_acq_rel));
 }

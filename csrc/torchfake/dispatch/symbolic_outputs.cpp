@@ -1,4 +1,4 @@
-// The outputs of a call with symbolic sizes, as rules set them. See Note [Symbolic calls].
+// The outputs of a symbolic call, as set by rules. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
 
@@ -30,7 +30,7 @@ SymbolicCall::Sizes SymbolicCall::integers(size_t index) const {
 
 namespace {
 
-// The dimensions, those that lie closest in memory first.
+// The dimensions, innermost in memory first.
 c10::SmallVector<int64_t, 5> by_stride(c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides) {
   c10::SmallVector<int64_t, 5> order;
   for (int64_t dim = static_cast<int64_t>(strides.size()) - 1; dim >= 0; --dim) {
@@ -42,7 +42,7 @@ c10::SmallVector<int64_t, 5> by_stride(c10::ArrayRef<int64_t> sizes, c10::ArrayR
   return order;
 }
 
-// A number where the facts make it one.
+// A number if the known facts determine it.
 c10::SymInt plain(const c10::SymInt& value) {
   const std::optional<int64_t> number = value.maybe_as_int();
   return number ? c10::SymInt(*number) : value;
@@ -70,7 +70,7 @@ void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
   c10::SymInt stride = 1;
   for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
     strides[dim] = stride;
-    // Of a dimension without elements, as of one with one.
+    // A dimension of size zero counts like one of size one.
     stride = sizes[dim].maybe_as_int() == std::optional<int64_t>(0) ? stride : stride * sizes[dim];
   }
   set_geometry(index, sizes, strides, 0);
@@ -121,8 +121,8 @@ void SymbolicCall::guard_stride_order() const {
     }
     const c10::SmallVector<int64_t, 5> order = by_stride(*sizes, *hints);
     for (size_t i = 1; i < order.size(); ++i) {
-      // Zero, of an expanded dimension, and one are numbers; the order of the rest is asked for. Where only data knows, it is
-      // the order of the examples.
+      // Strides of zero (expanded dimensions) and one are numbers; the order of the others is guarded. For unbacked
+      // symbols it is the order of the examples.
       strides[order[i - 1]].sym_le(strides[order[i]]).guard_or_true(__FILE__, __LINE__);
     }
   }

@@ -1,4 +1,4 @@
-// The hit of a call that is not boxed: answered by the cache from the arguments as C++ has them.
+// Cache hits of unboxed calls: handled directly from the C++ arguments.
 #include <torchfake/dispatch/unboxed_call.h>
 
 #include <c10/core/UndefinedTensorImpl.h>
@@ -13,8 +13,8 @@
 
 namespace torchfake {
 
-// A view has the values of its base with no work, and what is made from nothing has its own. Only who reads or writes
-// values has to know of them.
+// A view shares the values of its base, and a factory creates its own. Only operators that read or write values depend
+// on known ones.
 UnboxedCall::UnboxedCall(const OpTraits& traits)
     : traits_(traits),
       depends_on_known_values_(
@@ -29,9 +29,9 @@ bool UnboxedCall::possible(const OpTraits& traits) {
   return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
 }
 
-// Whether known values of the arguments may take part in the call. Of an argument that is overwritten as a whole, `find`
-// decides. Nothing follows from what is known where another argument that is read is not: the weights of a small layer
-// are drawn, and known, its input is not. See ValueTracker.
+// Whether known values of the arguments may affect the call. For an argument that is overwritten as a whole, `find`
+// decides. If any other argument that is read is unknown, so is the result: the weights of a small layer are drawn, and
+// known, but its input is not. See ValueTracker.
 bool UnboxedCall::values_take_part() const {
   bool any_known = false;
   bool any_unknown = false;
@@ -93,7 +93,7 @@ void UnboxedCall::add(const ArgTraits& facts, at::TensorList tensors) {
   key_.add_list(tensors.size());
   for (const at::Tensor& tensor : tensors) {
     add_tensor(facts, tensor.unsafeGetTensorImpl());
-    possible_ &= tensors_.empty() || tensors_.back().fake != nullptr;  // a number in a list: not keyed
+    possible_ &= tensors_.empty() || tensors_.back().fake != nullptr;  // a number in a list: not part of keys
   }
 }
 
@@ -133,7 +133,7 @@ void UnboxedCall::add(const ArgTraits& facts, const at::Scalar& value) {
   } else if (value.isIntegral(/*includeBool=*/false) && value.type() == c10::kLong) {
     add(facts, value.toLong());
   } else {
-    possible_ = false;  // unsigned and too large for a box's integer
+    possible_ = false;  // unsigned and too large for an IValue's integer
   }
 }
 
@@ -175,7 +175,7 @@ void UnboxedCall::add(const ArgTraits& facts, c10::SymIntArrayRef values) {
       return;
     }
   }
-  // A SymInt that holds a number is that number, bit for bit; PyTorch's own asIntArrayRefUnchecked reads it so.
+  // A SymInt that holds a number has the bits of that number; PyTorch's own asIntArrayRefUnchecked relies on this.
   key_.add_int_list(c10::IntArrayRef(reinterpret_cast<const int64_t*>(values.data()), values.size()));
 }
 
@@ -206,12 +206,12 @@ void UnboxedCall::add(const ArgTraits& facts, const at::Generator& generator) {
   key_.add_generator(generator);
 }
 
-// Whether the values of an argument, which are not known, take part in the result.
+// Whether unknown values of an argument affect the result.
 bool UnboxedCall::has_read_source() const {
   return has_source_ && !traits_.takes_shape_only;
 }
 
-// Whether the fallback would find bounds for the results of this call, none of whose arguments has any.
+// Whether the fallback would derive bounds for the results of this call, none of whose arguments has any.
 bool UnboxedCall::bounds_follow(const CacheEntry& entry) const {
   return C10_UNLIKELY(traits_.range != nullptr) && entry.largest_output <= kRangedElements &&
       has_ranges((*mode_)->options) && makes_range(*traits_.range, tensors_.empty() ? nullptr : tensors_.front().impl);
@@ -238,7 +238,7 @@ bool UnboxedCall::values_follow(const CacheEntry& entry) const {
   return true;
 }
 
-// Whether the cache is all that this mode has to say on the call.
+// Whether the mode needs nothing but the cached outcome.
 bool UnboxedCall::mode_agrees() const {
   if (mode_ == nullptr || !*mode_) {
     return false;
@@ -262,7 +262,7 @@ bool UnboxedCall::mode_agrees() const {
 
 const CacheEntry* UnboxedCall::find() {
   if (mode_ == nullptr && !traits_.takes_tensors) {
-    mode_ = find_current_mode();  // a factory, in the mode
+    mode_ = find_current_mode();  // a factory called in the mode
   }
   if (C10_UNLIKELY(!possible_ || !mode_agrees() || (depends_on_known_values_ && values_take_part()))) {
     return nullptr;
@@ -287,7 +287,7 @@ const CacheEntry* UnboxedCall::find() {
     }
     gives_constant_ = true;
   } else if (C10_UNLIKELY(traits_.values == ValueSource::kOverwrite && may_have_known_values(*tensors_.front().fake))) {
-    return nullptr;  // what was known ends
+    return nullptr;  // known values are overwritten
   }
   shape_cache::count_hit(*entry);
   return entry;
@@ -344,7 +344,7 @@ void register_unboxed(const UnboxedOperator& op) {
   const c10::OperatorName name(op.name, op.overload);
   const std::optional<c10::OperatorHandle> handle = dispatcher.findSchema(name);
   if (!handle.has_value()) {
-    return;  // a build of PyTorch that leaves operators out
+    return;  // a build of PyTorch without this operator
   }
   registrations().push_back(dispatcher.registerImpl(
       name, c10::DispatchKey::Fake, op.kernel(*handle), std::nullopt, nullptr, "torchfake: " __FILE__));

@@ -1,4 +1,4 @@
-// The hit of a call that is not boxed: answered by the cache from the arguments as C++ has them.
+// Cache hits of unboxed calls: handled directly from the C++ arguments.
 #pragma once
 
 #include <ATen/core/IListRef.h>
@@ -15,24 +15,24 @@
 namespace torchfake {
 
 struct CacheEntry;
-struct OutputRecipe;  // not their header: the tables that include this one take a minute to compile
+struct OutputRecipe;  // incomplete on purpose: the tables that include this header are slow to compile
 
 // Note [Unboxed calls]
-// The fallback takes its arguments in boxes: a vector of IValues, a reference counted up for every tensor, a list on
-// the heap for every list. Making and dropping them costs more than finding an outcome in the cache. So every operator
-// of PyTorch has, on the Fake key, a kernel with its own C++ signature, which builds the key of the cache straight from
-// its arguments. Where the thread's table has the outcome, and nothing but the outcome is to be done, it makes the
-// outputs. In every other case it boxes the arguments and calls the fallback, which does everything from the start:
+// The fallback takes boxed arguments: a vector of IValues, a reference count increment for every tensor, and a heap
+// allocation for every list. Boxing and unboxing cost more than a cache lookup. Every operator of PyTorch therefore
+// has, on the Fake key, a kernel with its own C++ signature that builds the cache key directly from its arguments. If
+// the thread's table contains the outcome, and nothing else has to be done, the kernel creates the outputs. Otherwise
+// it boxes the arguments and calls the fallback, which starts from the beginning:
 //
-//   the cache is off or cross-checked, a call of the engine is under way, a recorder listens, an argument's values are known (or the
-//   outputs' will be), a real tensor is among the arguments, fakes of two modes meet where modes refuse each other's,
-//   the entry is an error, the thread has not seen the key
+//   the cache is off or cross-checked, the call is made by the engine itself, a recorder is active, known values affect
+//   the call, its outputs need values that the entry does not hold, an argument is real or has symbolic sizes, fakes of
+//   two modes meet of which one is exclusive, the entry is an error, the thread has not seen the key
 //
-// Nothing is decided here that the fallback would decide otherwise, and nothing is changed before it is decided.
+// It never decides anything differently from the fallback, and changes nothing before it has decided.
 //
-// The kernels are made from the operator definitions that come with the PyTorch being built against
-// (cmake/generate_unboxed_table.py): one instance for each signature, one object for each operator. Operators of other
-// libraries, and those whose outputs are no tensors, have the fallback alone.
+// The kernels are generated from the operator definitions of the PyTorch being built against
+// (cmake/generate_unboxed_table.py): one instance per signature, one object per operator. Operators of other libraries,
+// and operators whose outputs are not tensors, only have the fallback.
 
 class UnboxedCall {
  public:
@@ -61,7 +61,7 @@ class UnboxedCall {
   void add(const ArgTraits& facts, c10::Device device);
   void add(const ArgTraits& facts, const at::Generator& generator);
 
-  // Boxed, these are integers.
+  // Integers when boxed.
   template <typename Enum>
     requires std::is_enum_v<Enum>
   void add(const ArgTraits& facts, Enum value) {
@@ -79,10 +79,10 @@ class UnboxedCall {
     value.has_value() ? add(facts, *value) : key_.add_none();
   }
 
-  // The outcome, or null where the call has to take the long way. To be asked once, after the last argument.
+  // The outcome, or null if the call must take the slow path. Call once, after the last argument.
   const CacheEntry* find();
 
-  // The outputs, one by one in the order of the entry; `finish` after the last of them.
+  // The outputs, one by one in the order of the entry; call `finish` after the last.
   at::Tensor next_tensor(const CacheEntry& entry);
   std::vector<at::Tensor> next_list(const CacheEntry& entry);
   void finish(const CacheEntry& entry);
@@ -97,22 +97,22 @@ class UnboxedCall {
   bool values_follow(const CacheEntry& entry) const;
 
   const OpTraits& traits_;
-  const bool depends_on_known_values_;  // whether known values of its arguments matter to it
+  const bool depends_on_known_values_;  // whether known values of its arguments affect the call
   const ModePtr* mode_ = nullptr;
   bool possible_ = true;
-  bool one_mode_ = true;  // of all fakes
-  bool has_source_ = false;  // a fake that is not written to
-  bool gives_constant_ = false;  // the output gets values: see Note [Constants]
+  bool one_mode_ = true;  // whether all fakes have the same mode
+  bool has_source_ = false;  // whether a fake is only read
+  bool gives_constant_ = false;  // whether the output gets known values: see Note [Constants]
   size_t next_output_ = 0;
   size_t next_return_ = 0;
   c10::SmallVector<TensorArg, 8> tensors_;
   CacheKey key_;
 };
 
-// The fallback, to be called with boxes.
+// The fallback for boxed calls.
 const c10::BoxedKernel& boxed_fallback();
 
-// The kernel on the Fake key of one operator.
+// The kernel of one operator on the Fake key.
 class UnboxedKernelBase : public c10::OperatorKernel {
  public:
   explicit UnboxedKernelBase(const c10::OperatorHandle& op) : op_(op) {}
@@ -166,7 +166,7 @@ class UnboxedKernel<Return(Args...)> final : public UnboxedKernelBase {
     return call.next_list(entry);
   }
 
-  // Tensors that are made.
+  // Newly created tensors.
   template <typename Made>
   struct Outputs {
     static Made take(UnboxedCall& call, const CacheEntry& entry, const std::remove_reference_t<Args>&... /*args*/) {
@@ -181,7 +181,7 @@ class UnboxedKernel<Return(Args...)> final : public UnboxedKernelBase {
         UnboxedCall& call,
         const CacheEntry& entry,
         const std::remove_reference_t<Args>&... /*args*/) {
-      std::tuple<Made...> made{next(call, entry, std::type_identity<Made>())...};  // in braces: from left to right
+      std::tuple<Made...> made{next(call, entry, std::type_identity<Made>())...};  // braces evaluate from left to right
       call.finish(entry);
       return made;
     }
@@ -194,8 +194,8 @@ class UnboxedKernel<Return(Args...)> final : public UnboxedKernelBase {
     }
   };
 
-  // References to arguments, as the dispatcher has them: `self` of an in-place operator, which comes first, or the out=
-  // arguments, which come last.
+  // References to arguments, in the dispatcher's order: `self` of an in-place operator comes first, out= arguments
+  // last.
   template <typename Tensor>
   struct Outputs<Tensor&> {
     static Tensor& take(UnboxedCall& call, const CacheEntry& entry, Args&... args) {
@@ -238,7 +238,7 @@ void for_each_unboxed_operator(void (*visit)(const UnboxedOperator&));
 
 }  // namespace torchfake
 
-// A call that arrives in boxes keeps them.
+// Boxed calls go to the fallback directly.
 template <typename Signature>
 struct c10::impl::make_boxed_from_unboxed_functor<torchfake::UnboxedKernel<Signature>, false> final {
   static void call(

@@ -1,4 +1,4 @@
-// Outputs: turns what a kernel returned into fakes.
+// Outputs: converts the results of a kernel to fakes.
 #include <torchfake/dispatch/wrap_outputs.h>
 
 #include <ATen/EmptyTensor.h>
@@ -24,7 +24,7 @@ const FakeTensorImpl* Inputs::owner_of(const c10::StorageImpl* storage) const {
 
 namespace {
 
-// Keys that say something of the values and not of the backend.
+// Keys that describe the values rather than the backend.
 const c10::DispatchKeySet kValueKeys = c10::DispatchKeySet(c10::DispatchKey::Conjugate) |
     c10::DispatchKeySet(c10::DispatchKey::Negative) | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
 
@@ -59,13 +59,13 @@ at::Tensor wrap(
     return output;
   }
   adopt_storage(storage, device, mode->options.storage_observer);
-  // Only one operator makes a tensor of zeros that has no storage to speak of; others may pass its key on by copying.
+  // Only one operator creates tensors of zeros without storage; others may copy its key.
   c10::DispatchKeySet keys = key_set_for(device, output.scalar_type()) | (impl->key_set() & kValueKeys);
   if (!call.traits.makes_zero_tensor) {
     keys = keys.remove(c10::DispatchKey::ZeroTensor);
   }
   at::Tensor fresh = make_fake(storage, keys, output.dtype(), geometry, device, mode);
-  // A kernel that fills what it made has counted up its version: at::zeros, called from C++.
+  // A kernel that fills a tensor it created has incremented the version: at::zeros called from C++, for example.
   const c10::VariableVersion& version = impl->version_counter();
   if (version.enabled() && version.current_version() > 0 && !fresh.is_inference()) {
     fresh.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(version.current_version()));
@@ -76,7 +76,7 @@ at::Tensor wrap(
   return fresh;
 }
 
-// Kernels of Python may return one tensor in two places, where the real operator returns two.
+// Python kernels may return the same tensor twice where the real operator returns two.
 at::Tensor with_own_storage(const at::Tensor& output, c10::SmallVectorImpl<const c10::StorageImpl*>& seen) {
   if (!output.defined() || as_fake(output) != nullptr || !output.has_storage()) {
     return output;
@@ -89,7 +89,7 @@ at::Tensor with_own_storage(const at::Tensor& output, c10::SmallVectorImpl<const
   return at::detail::empty_strided_meta(output.sizes(), output.strides(), output.scalar_type());
 }
 
-// Gives every fresh output of an operator that makes no views a storage of its own.
+// Gives every fresh output of an operator that returns no views a storage of its own.
 void split_shared_outputs(const Call& call, const Inputs& inputs) {
   c10::SmallVector<const c10::StorageImpl*, 4> seen;
   const size_t first = call.stack->size() - call.traits.num_returns;
@@ -105,8 +105,7 @@ void split_shared_outputs(const Call& call, const Inputs& inputs) {
   }
 }
 
-// Memory-efficient attention hands the state of its random numbers, its third and fourth output, to its backward by way
-// of the CPU.
+// Memory-efficient attention passes its random state, the third and fourth output, to its backward pass on the CPU.
 c10::Device device_of_output(const Call& call, size_t output, c10::Device device) {
   const bool is_state = call.traits.seeds_on_cpu && device.is_cuda() && output >= 2;
   return is_state ? c10::Device(c10::kCPU) : device;

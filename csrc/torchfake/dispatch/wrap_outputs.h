@@ -1,16 +1,16 @@
-// Outputs: turns what a kernel returned into fakes.
+// Outputs: converts the results of a kernel to fakes.
 #pragma once
 
 #include <torchfake/core/call.h>
 
 namespace torchfake {
 
-// The tensors of a call that its outputs may be views of, kept alive over the call.
+// The tensor arguments of a call, which its outputs may be views of, kept alive during the call.
 class Inputs {
  public:
   explicit Inputs(const Call& call);
 
-  // The input whose storage `storage` is, or null.
+  // The input that owns `storage`, or null.
   const FakeTensorImpl* owner_of(const c10::StorageImpl* storage) const;
 
   template <typename Visit>
@@ -26,12 +26,12 @@ class Inputs {
   c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> tensors_;
 };
 
-// Makes every tensor among the outputs on the stack a fake: an input that came back stays itself, a view of an input
-// claims that input's device, a fresh tensor claims `device`.
-// Throws UnsupportedFakeTensorException for an output that is not strided.
+// Converts every tensor among the outputs on the stack to a fake: a returned input stays itself, a view of an input
+// claims that input's device, and a fresh tensor claims `device`.
+// Throws UnsupportedFakeTensorException for an output that is not strided, or is quantized.
 void wrap_outputs(const Call& call, const Inputs& inputs, c10::Device device, const ModePtr& mode);
 
-// Gives an out= argument the sizes and strides that the real kernel gave to a real one in its place.
+// Gives an out= argument the sizes and strides of `real`, which the real kernel produced in its place.
 void lay_out_as(const at::Tensor& out, const at::Tensor& real);
 
 }  // namespace torchfake

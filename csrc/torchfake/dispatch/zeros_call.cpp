@@ -1,4 +1,4 @@
-// Kernel, the last resort: runs the real CPU kernel on zeros.
+// Kernel, last resort: runs the real CPU kernel on zeros.
 #include <torchfake/dispatch/zeros_call.h>
 
 #include <ATen/EmptyTensor.h>
@@ -27,7 +27,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
-// What such a kernel does to the values of fakes would go unseen.
+// The engine would miss what such a kernel does to the values of fakes.
 [[noreturn]] void refuse_undeclared(const Call& call, const std::string& what) {
   raise(
       ErrorKind::kUnsupportedMutationAliasing,
@@ -37,7 +37,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
           "torch.library.register_fake.");
 }
 
-// What the inputs take, and what a copy of them would: an expanded one takes little.
+// The bytes of the inputs as stored and as copied: an expanded tensor occupies little memory.
 size_t bytes_of(const Call& call) {
   size_t bytes = 0;
   for (const TensorArg& tensor : call.tensors()) {
@@ -47,7 +47,7 @@ size_t bytes_of(const Call& call) {
   return bytes;
 }
 
-// Of an operator of PyTorch's own it is known that zeros tell what it returns.
+// Operators of PyTorch's own that reach this point are known to return the same for zeros.
 void refuse_values(const Call& call) {
   for (const c10::Argument& result : call.op.schema().returns()) {
     const c10::TypeKind kind = result.real_type()->kind();
@@ -57,7 +57,7 @@ void refuse_values(const Call& call) {
   }
 }
 
-// Whether this is an operator of a program, and not of PyTorch or one of the libraries that PyTorch tries on zeros too.
+// Whether this operator is user-defined: not PyTorch's, nor of a library whose operators PyTorch runs on zeros too.
 bool is_of_program(const OpTraits& traits) {
   constexpr std::array<std::string_view, 7> kLibraries = {
       "debugprims", "quantized", "torchaudio", "torchtext", "torchvision", "vision", "xla"};
@@ -65,7 +65,7 @@ bool is_of_program(const OpTraits& traits) {
   return !traits.is_builtin && std::find(kLibraries.begin(), kLibraries.end(), library) == kLibraries.end();
 }
 
-// Zeros in the place of each fake, one storage for each of theirs.
+// Tensors of zeros that replace the fakes, with one storage per storage of the fakes.
 class Zeros {
  public:
   explicit Zeros(int fill) : fill_(fill) {}
@@ -89,7 +89,7 @@ class Zeros {
     return zeros;
   }
 
-  // The fake that `zeros` stands for, or nothing.
+  // The fake that `zeros` replaces, or nullopt.
   std::optional<at::Tensor> fake_of(const at::Tensor& zeros) const {
     for (const auto& [fake, made] : made_) {
       if (made.is_same(zeros)) {
@@ -99,7 +99,7 @@ class Zeros {
     return std::nullopt;
   }
 
-  // A fake that `zeros` shares its storage with, or nothing.
+  // A fake whose replacement shares its storage with `zeros`, or nullopt.
   std::optional<at::Tensor> base_of(const at::Tensor& zeros) const {
     for (const auto& [fake, made] : made_) {
       if (made.storage().is_alias_of(zeros.storage())) {
