@@ -1,4 +1,4 @@
-// Virtual cards: their memory, and the answers that stand in for unknown values.
+// Virtual cards: their memory, and the values that stand in for unknown ones.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -17,7 +17,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Calls a Python function with the operator and the answer. What it raises ends the call.
+// Calls a Python function with the operator and the value. An exception from it aborts the call.
 class PythonStandIns final : public StandIns {
  public:
   explicit PythonStandIns(const py::function& hear) : hear_(hear.ptr()) {
@@ -71,7 +71,7 @@ void bind_cards(py::module_& module) {
       .def("live", [](const CardMemory& self, int index) { return self.card(checked(index)).live(); })
       .def("reset_peak", [](CardMemory& self, int index) { self.card(checked(index)).reset_peak(); });
   module.def("claimed_device_count", [] { return static_cast<int>(claimed_device_count()); });
-  // The number that stands for the address of a fake's first element.
+  // The number used as the address of a fake's first element.
   module.def(
       "address_of",
       [](const at::Tensor& fake) {
@@ -102,7 +102,7 @@ void bind_cards(py::module_& module) {
         }
         return rows;
       });
-  // Tells the stand-ins of a fake's mode that `name` is answered in their place; False where the mode has none.
+  // Notifies the stand-ins of a fake's mode that a value is used for `name`; False if the mode has none.
   module.def(
       "stands_in",
       torch::wrap_pybind_function([](const at::Tensor& fake, const std::string& name, const std::string& answer) {

@@ -21,7 +21,7 @@ namespace torchfake {
 
 namespace {
 
-// The device type in `name` ("cuda", "cuda:1"). Throws c10::ValueError if there is none of that name.
+// The device type in `name` ("cuda", "cuda:1"). Throws c10::ValueError for an unknown name.
 c10::DeviceType type_named(const std::string& name) {
   try {
     return c10::Device(name).type();
@@ -68,8 +68,8 @@ void set_initialisation_of_others(bool required) {
   }
 }
 
-// An object of a subtype of PyTorch's own class, made as that class makes it. Python's `base.__new__(type)` refuses a type
-// with another class in C in between: `torch.cuda.Stream`, in a PyTorch that was built with CUDA, which calls the driver.
+// An object of a subtype of PyTorch's own class, created by that class itself. Python's `base.__new__(type)` refuses a
+// type with another C class in between: `torch.cuda.Stream` in a PyTorch built with CUDA, which calls the driver.
 pybind11::object new_as(
     PyTypeObject* base,
     const pybind11::type& type,
@@ -109,8 +109,8 @@ void bind_devices(pybind11::module_& module) {
   module.def("new_event", [](const pybind11::type& type, const pybind11::args& args, const pybind11::kwargs& kwargs) {
     return new_as(THPEventClass, type, args, kwargs);
   });
-  // The value of a fake of one element where the engine is switched off, as it is where PyTorch reads the elements of
-  // torch.tensor([x]); None where it is on.
+  // The value of a fake with one element while the engine is disabled, as when PyTorch reads the elements of
+  // torch.tensor([x]); None while it is enabled.
   module.def(
       "number_with_engine_off",
       torch::wrap_pybind_function([](const at::Tensor& fake) -> std::optional<at::Scalar> {
@@ -154,12 +154,12 @@ void bind_devices(pybind11::module_& module) {
       pybind11::arg("type"),
       pybind11::arg("index"),
       pybind11::arg("number"));
-  // Loads a library of operators that was compiled for CUDA, beside a PyTorch that has none. Raises RuntimeError.
+  // Loads a library of operators compiled for CUDA into a PyTorch without CUDA. Raises RuntimeError.
   module.def(
       "load_library_compiled_for_cuda",
       [](const std::string& path) { load_library_compiled_for_cuda(path); },
       pybind11::arg("path"));
-  // Makes a device current that was before, whether the mode has it or not.
+  // Restores the previous current device, whether the mode has it or not.
   module.def(
       "restore_device",
       [](const std::string& type, int index) {

@@ -29,7 +29,7 @@ void throw_as_python(const FakeTensorError& error) {
   throw carrier;
 }
 
-// The error that Python is raising on this thread, taken away from it; put back in the end, unless dropped.
+// The error that Python is raising on this thread, taken over; restored on destruction unless dropped.
 class RaisedError {
  public:
   RaisedError() {
@@ -69,7 +69,7 @@ std::optional<KernelFailure> read_kernel_failure(const std::exception& error) {
     return std::nullopt;
   }
   pybind11::gil_scoped_acquire gil;
-  // PyTorch's carrier has the error, or leaves it where Python keeps the one that is being raised.
+  // The error is in PyTorch's exception, or still set in Python's error indicator.
   RaisedError raised;
   PyObject* exception = thrown != nullptr ? thrown->value().ptr() : carrier->value;
   if (exception == nullptr) {

@@ -14,7 +14,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A card whose segments lie where a recording says, in the order in which they were taken.
+// A card whose segments have the recorded addresses, in the order of their allocation.
 class RecordedMemory final : public memory::DeviceMemory {
  public:
   RecordedMemory(size_t total, std::vector<uint64_t> addresses) : card_(total), addresses_(std::move(addresses)) {}
@@ -58,7 +58,7 @@ std::unique_ptr<memory::DeviceMemory> new_memory(size_t total, std::vector<uint6
   return std::make_unique<RecordedMemory>(total, std::move(addresses));
 }
 
-// The allocator with blocks named by numbers, and a record of what it did.
+// The allocator with blocks identified by numbers, and a log of its actions.
 class AllocatorModel {
  public:
   AllocatorModel(const std::string& config, size_t total, std::optional<int> release, std::vector<uint64_t> addresses)

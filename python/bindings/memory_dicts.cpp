@@ -1,4 +1,4 @@
-// The allocator's answers as PyTorch's own dictionaries.
+// The allocator's statistics and snapshots as PyTorch's own dictionaries.
 #include "memory_dicts.h"
 
 #include <array>

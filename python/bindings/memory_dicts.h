@@ -1,4 +1,4 @@
-// The allocator's answers as PyTorch's own dictionaries: torch._C._cuda_memoryStats and _cuda_memorySnapshot.
+// The allocator's statistics and snapshots as PyTorch's dictionaries: torch._C._cuda_memoryStats, _cuda_memorySnapshot.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// The memory history of a model, and snapshots as torch._C._cuda_memorySnapshot gives them.
+// The memory history of a model, and snapshots as returned by torch._C._cuda_memorySnapshot.
 #include "memory_history.h"
 
 #include <pybind11/stl.h>
@@ -28,7 +28,7 @@ HistoryOptions::Stacks stacks_named(const std::optional<std::string>& context) {
   return HistoryOptions::Stacks::kAll;
 }
 
-// Dictionaries that get the frames of a stack, all of them in one go: frames repeat.
+// Dictionaries that receive the frames of a stack, resolved together because frames repeat.
 class Frames {
  public:
   void add(const py::dict& dict, const memory::StackPtr& stack) {

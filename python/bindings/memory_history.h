@@ -1,4 +1,4 @@
-// The memory history of a model, and snapshots as torch._C._cuda_memorySnapshot gives them.
+// The memory history of a model, and snapshots as returned by torch._C._cuda_memorySnapshot.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,7 +6,7 @@
 
 namespace torchfake {
 
-// The options of torch.cuda.memory._record_memory_history. Throws c10::ValueError for what PyTorch refuses.
+// The options of torch.cuda.memory._record_memory_history. Throws c10::ValueError for options that PyTorch refuses.
 void set_history(
     memory::MemoryModel& model,
     const std::optional<std::string>& enabled,

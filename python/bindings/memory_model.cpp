@@ -1,4 +1,4 @@
-// The memory model of a mode: its figures, and the ledger of who owns what.
+// The memory model of a mode: its statistics, and the ledger of who owns what.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
@@ -90,7 +90,7 @@ py::list records_list(const Ledger& ledger) {
   return list;
 }
 
-// The innermost lines of a program that is not among these folders, each (file, line) under a number from 1.
+// The innermost lines of the program, which is everything outside these folders. Numbers each (file, line) from 1.
 class ProgramLines {
  public:
   explicit ProgramLines(std::vector<std::string> others) : others_(std::move(others)) {}
@@ -344,11 +344,11 @@ void bind_model(py::module_& module) {
 void bind_memory_model(py::module_& module) {
   bind_ledger(module);
   bind_model(module);
-  // Not while another thread works in the mode: its storages ask for the observer without a lock.
+  // Must not run while another thread works in the mode: its storages read the observer without a lock.
   module.def(
       "set_memory_model",
       [](const ModePtr& mode, std::shared_ptr<MemoryModel> model) {
-        // What counted before goes on counting, and is alone again once the model is taken away.
+        // The previous observer keeps counting, and is the only one again once the model is removed.
         std::shared_ptr<StorageObserver>& observer = mode->options.storage_observer;
         if (const auto pair = std::dynamic_pointer_cast<memory::ObserverPair>(observer)) {
           observer = pair->second();
@@ -370,7 +370,7 @@ void bind_memory_model(py::module_& module) {
         return std::dynamic_pointer_cast<MemoryModel>(pair != nullptr ? pair->first() : observer);
       },
       py::arg("mode").none(false));
-  // What names the storage of a fake to its observer; 0 where nobody observes it.
+  // The identifier of a fake's storage for its observer; 0 without an observer.
   module.def(
       "storage_key",
       [](const at::Tensor& tensor) -> uintptr_t {

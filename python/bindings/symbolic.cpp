@@ -13,7 +13,7 @@
 
 namespace torchfake {
 
-// An object that a method was called on: never null, where a holder by itself would take None.
+// An object that a method was called on: never null, whereas a plain holder would accept None.
 template <typename Holder>
 struct Self {
   Holder holder;
@@ -69,7 +69,7 @@ struct IgnoredSymbolsScope {
   std::vector<std::unique_ptr<IgnoredSymbols>> scopes;
 };
 
-// A guard, in words.
+// A guard as text.
 struct ReadableGuard {
   Expression expression;
   std::string op;
@@ -154,7 +154,7 @@ c10::SymNode wrap_node(const c10::SymNode& node) {
   return c10::make_intrusive<torch::impl::PythonSymNodeImpl>(py::cast(node));
 }
 
-// Of one of PyTorch's own nodes.
+// For one of PyTorch's own nodes.
 std::optional<NumberFor> number_for_python_node(c10::SymNodeImpl* node) {
   auto* wrapper = dynamic_cast<torch::impl::PythonSymNodeImpl*>(node);
   if (wrapper == nullptr || Py_IsInitialized() == 0) {
@@ -214,7 +214,7 @@ class PythonSymbols final : public SymbolSource {
   }
 
  private:
-  // What a function of torchfake._symbolic says of the environment.
+  // Calls a function of torchfake._symbolic with the environment.
   template <typename Result, typename... Args>
   Result asked(const char* question, const Args&... args) const {
     py::gil_scoped_acquire gil;
@@ -263,7 +263,7 @@ void bind_expression(py::module_& module) {
             }
             return symbols;
           })
-      // What PyTorch's Python asks of a sympy expression.
+      // The attributes of a sympy expression that PyTorch's Python code uses.
       .def_property_readonly(
           "is_number",
           [](const Expression& self) { return self.expr->is_constant() && self.expr->type != ValueType::kBool; })
@@ -451,7 +451,7 @@ std::vector<Guard> plain(const ShapeEnvPtr& env, const py::list& guards) {
   return result;
 }
 
-// How many arguments an operation takes; `given` where any number will do.
+// The number of arguments of an operation; `given` if any number is valid.
 size_t arity(Op op, size_t given) {
   switch (op) {
     case Op::kSum:
@@ -466,7 +466,7 @@ size_t arity(Op op, size_t given) {
     case Op::kFloat:
     case Op::kSymbol:
     case Op::kFloatFunction:
-      return given + 1;  // not to be built this way
+      return given + 1;  // never valid: not built this way
     case Op::kFloor:
     case Op::kCeil:
     case Op::kTrunc:
@@ -493,7 +493,7 @@ py::list to_list(const ShapeEnvPtr& env, const std::vector<ExprPtr>& exprs) {
   return result;
 }
 
-// Symbols that only data knows, and what a recorder of graphs asks of them.
+// Unbacked symbols, and what a graph recorder queries about them.
 template <typename Class>
 void bind_unbacked_symbols(Class& env) {
   env.def_property(
@@ -623,7 +623,7 @@ void bind_shape_env(py::module_& module) {
       "`from_tensor(x, dynamic={0: \"batch\"})`.");
   env.def(
          py::init([](bool duck_shape, bool specialize_zero_one) {
-           activate();  // PyTorch's functions for symbolic numbers are taught about these
+           activate();  // PyTorch's functions on symbolic numbers are extended to these
            return std::make_shared<ShapeEnv>(ShapeEnv::Options{duck_shape, specialize_zero_one});
          }),
          py::kw_only(),
@@ -755,7 +755,7 @@ void bind_shape_env(py::module_& module) {
               const SymbolInfo& info = symbols[i];
               const ExprPtr symbol = self->pool().symbol(static_cast<uint32_t>(i));
               if (info.is_internal) {
-                continue;  // comes back with the guard it stands for
+                continue;  // restored together with its guard
               }
               rows.append(
                   py::make_tuple(
@@ -776,7 +776,7 @@ void bind_shape_env(py::module_& module) {
             std::vector<SymbolInfo> symbols;
             std::vector<std::optional<Value>> hints;
             for (const py::handle row : rows) {
-              constexpr size_t kColumns = 8;  // as _symbol_rows gives them
+              constexpr size_t kColumns = 8;  // as returned by _symbol_rows
               TORCH_CHECK_TYPE(
                   py::isinstance<py::tuple>(row) && py::len(row) == kColumns,
                   "_restore_symbols: a row is a tuple of ",
@@ -798,7 +798,7 @@ void bind_shape_env(py::module_& module) {
           [](const Self<ShapeEnvPtr>& self, const py::list& guards, const py::list& assertions) {
             self->restore_facts(plain(self, guards), plain(self, assertions));
           })
-      // Puts an expression together: for loading, and for tests.
+      // Builds an expression, for unpickling and for tests.
       .def(
           "_build",
           [](const Self<ShapeEnvPtr>& self, const std::string& op, const py::list& args, py::object number) {

@@ -48,7 +48,7 @@ std::optional<at::Tensor> known_values_of(const at::Tensor& tensor, bool copy) {
   return values;
 }
 
-// What PyTorch calls the constant of a fake: a copy of its values, or nothing.
+// The constant of a fake in PyTorch's sense: a copy of its values, or None.
 std::optional<at::Tensor> constant_of_fake(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
   if (fake == nullptr) {
