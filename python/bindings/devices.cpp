@@ -138,7 +138,7 @@ void bind_devices(pybind11::module_& module) {
       },
       pybind11::arg("type"),
       pybind11::arg("index"));
-  // Makes a stream of an absent type current on this thread, unless `number` is None. Returns the number of the previous.
+  // Makes a stream of an absent type current on this thread, unless `number` is None. Returns the previous number.
   module.def(
       "exchange_stream",
       [](const std::string& type, int index, std::optional<c10::StreamId> number) {
