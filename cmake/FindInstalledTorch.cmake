@@ -1,5 +1,5 @@
-# Finds the PyTorch that is installed for the Python in use, and refuses versions torchfake was not made for.
-# Sets TORCHFAKE_TORCH_DIR, TORCHFAKE_TORCH_RELEASE and TORCHFAKE_CPP_RUNTIME, and makes the target torchfake::torch.
+# Finds the PyTorch installed for the Python in use, and refuses unsupported versions.
+# Sets TORCHFAKE_TORCH_DIR, TORCHFAKE_TORCH_RELEASE and TORCHFAKE_CPP_RUNTIME, and defines the target torchfake::torch.
 set(TORCHFAKE_TORCH_MIN 2.13 CACHE STRING "The oldest PyTorch to build against; older ones are tried at your own risk")
 set(TORCHFAKE_TORCH_MAX 2.16 CACHE STRING "The first PyTorch not to build against")
 
@@ -25,15 +25,15 @@ if(torch_version VERSION_LESS TORCHFAKE_TORCH_MIN OR NOT torch_version VERSION_L
 ${torch_version}.\n"
     "Install a supported one: pip install torch==${TORCHFAKE_TORCH_MIN}.0")
 endif()
-# What the built libraries depend on: 2.15 of 2.15.0.
+# The release that the built libraries depend on: 2.15 for 2.15.0.
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" TORCHFAKE_TORCH_RELEASE "${torch_version}")
 message(STATUS "PyTorch ${torch_version} in ${TORCHFAKE_TORCH_DIR}")
 include(torchfakeTorch)
 torchfake_add_torch("${TORCHFAKE_TORCH_DIR}")
 
-# The C++ runtime library that PyTorch has loaded. Some compilers link a static copy of it into every library. Half of
-# such a copy's symbols then come from the one that is loaded and half from itself, and the first error message that
-# contains a number ends the process. Named before the compiler's own, the loaded one serves all of them.
+# The C++ runtime library that PyTorch has loaded. Some compilers link a static copy of it into every library, whose
+# symbols are then resolved partly to the loaded library and partly to the copy; the first error message that contains a
+# number crashes the process. Linking the loaded library before the compiler's own resolves all of them to it.
 execute_process(
   COMMAND ${Python_EXECUTABLE} -c
     "import torch; print(next((l.split()[-1] for l in open('/proc/self/maps') if '/libstdc++.so' in l), ''))"

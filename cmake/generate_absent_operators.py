@@ -1,7 +1,7 @@
-"""Writes absent_operators.h: the names of operators that other supported PyTorch releases have and this one has not.
+"""Writes absent_operators.h: operators that other supported PyTorch releases have and this one lacks.
 
-A kernel is written for an operator as `at::_ops` has it. For one that this release lacks, `compat::ops` has a stand-in
-with its signature: the kernel compiles, and as no operator of that name is registered, nobody ever asks for it.
+Kernels refer to operators through `at::_ops`. For an operator that this release lacks, `compat::ops` has a stand-in
+with its signature: the kernel compiles, and is never used because no operator of that name is registered.
 
 Usage: generate_absent_operators.py OUTPUT_DIR
 """
@@ -37,7 +37,7 @@ STAND_IN = """struct {identifier} {{
 
 
 def stand_in(schema: FunctionSchema) -> str:
-    """A struct like those of `at::_ops`, as far as kernels look at them."""
+    """A struct with the members of `at::_ops` structs that kernels use."""
     signature = DispatcherSignature.from_schema(schema)
     arguments = ", ".join(argument.type for argument in signature.arguments())
     return STAND_IN.format(

@@ -1,4 +1,4 @@
-"""Writes forwarding_hooks.h: CUDA hooks that pass every question on to others, for the PyTorch that is installed.
+"""Writes forwarding_hooks.h: CUDA hooks that forward every call to other hooks, for the installed PyTorch.
 
 usage: generate_forwarding_hooks.py OUTPUT_FOLDER
 """
@@ -37,7 +37,7 @@ struct ForwardingCudaHooks : at::CUDAHooksInterface {{
 
 
 def body_of(header: str, struct: str) -> str:
-    """The inside of a struct of one of ATen's headers, without comments."""
+    """The body of a struct in one of ATen's headers, without comments."""
     text = (Path(torch.__file__).parent / "include/ATen/detail" / header).read_text()
     text = NOISE.sub("", ROCM_ONLY.sub("", text))
     start = text.index(struct)
@@ -45,7 +45,7 @@ def body_of(header: str, struct: str) -> str:
 
 
 def types_of(arguments: str) -> list[str]:
-    """The types of a parameter list; names and default values are left out."""
+    """The types of a parameter list, without names and default values."""
     types = []
     for argument in filter(None, (part.partition("=")[0].strip() for part in arguments.split(","))):
         named = re.fullmatch(r"(.*[\s&*>])\w+", argument)
@@ -54,7 +54,7 @@ def types_of(arguments: str) -> list[str]:
 
 
 def forward(result: str, name: str, types: list[str]) -> str:
-    """One method that passes its arguments on."""
+    """A method that forwards its arguments."""
     parameters = ", ".join(f"{kind} a{i}" for i, kind in enumerate(types))
     arguments = ", ".join(f"a{i}" for i in range(len(types)))
     return f"  {result} {name}({parameters}) const override {{\n    return to->{name}({arguments});\n  }}"
@@ -69,7 +69,7 @@ def main() -> None:
     ):
         for found in METHOD.finditer(body_of(header, struct)):
             result = " ".join(found["result"].split()).removeprefix("virtual ")
-            # The names of namespace at, seen from another.
+            # Qualify names of namespace at.
             result = re.sub(r"(?<![:\w])(Generator|Allocator|Device|DeviceIndex)\b", r"at::\1", result)
             types = [
                 re.sub(r"(?<![:\w])(Generator|Allocator|Device|DeviceIndex)\b", r"at::\1", kind)

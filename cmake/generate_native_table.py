@@ -1,7 +1,7 @@
 """Writes the table of C++ meta kernels that the PyTorch being built against ships.
 
-After `import torch`, Python stands on the Meta key of most operators. The kernels of C++ are still exported as
-`at::meta::*`; this lists them, from the operator definitions that come with torchgen, as C++ that boxes each one.
+After `import torch`, the Meta key of most operators has a Python kernel. The C++ kernels are still exported as
+`at::meta::*`; this generates code that boxes each one, from the operator definitions that come with torchgen.
 
 Usage: generate_native_table.py OUTPUT_DIR SHARDS
 """
@@ -27,15 +27,15 @@ def is_structured(f: NativeFunction) -> bool:
 
 
 def is_composed(f: NativeFunction) -> bool:
-    """Whether every backend makes the result by calling other operators.
+    """Whether every backend computes the result by calling other operators.
 
-    A kernel for Meta is then a shortcut, as `arange` has one since 2.15: it does not count versions as the others do.
+    A Meta kernel is then a shortcut (`arange` has one since 2.15), which does not increment versions as the others do.
     """
     return f.has_composite_explicit_autograd_kernel and len(f.func.returns) > 0
 
 
 def native_functions() -> list[NativeFunction]:
-    """The operators that have a meta kernel in C++, in a stable order."""
+    """The operators with a C++ meta kernel, in a stable order."""
     parsed = parse_operators()
     meta = parsed.backend_indices[DispatchKey.Meta]
     chosen = [f for f in parsed.native_functions if is_structured(f) or (meta.has_kernel(f) and not is_composed(f))]
@@ -43,7 +43,7 @@ def native_functions() -> list[NativeFunction]:
 
 
 def signature(f: NativeFunction) -> CppSignature:
-    """The overload whose arguments are those of the schema, one by one and in order."""
+    """The overload with exactly the schema's arguments, in order."""
     group = CppSignatureGroup.from_native_function(f, method=False)
     return group.faithful_signature or group.signature
 

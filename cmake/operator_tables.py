@@ -1,4 +1,4 @@
-"""What the generators of tables share: PyTorch's operator definitions, and C++ files that list one entry each."""
+"""Shared by the table generators: PyTorch's operator definitions, and writing tables as C++ files."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torchgen.gen import ParsedYaml, parse_native_yaml
 
 
 def parse_operators() -> ParsedYaml:
-    """The operators of the PyTorch being built against, as its torchgen has them."""
+    """The operators of the PyTorch being built against, from its torchgen."""
     packaged = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
     return parse_native_yaml(str(packaged / "native_functions.yaml"), str(packaged / "tags.yaml"))
 
 
-#: The operators that PyTorch's releases do not share, by release. Written by tools/record_operators.py.
+#: The operators that differ between PyTorch releases, by release. Written by tools/record_operators.py.
 RELEASES = Path(__file__).parent / "records" / "operators_of_releases.json"
 
 
 def release_of(version: str) -> str:
-    """ "2.15" of "2.15.0+cu130": what libraries and operators of a PyTorch depend on."""
+    """ "2.15" for "2.15.0+cu130": the part of the version that determines libraries and operators."""
     return ".".join(version.split(".")[:2])
 
 
 def operators_of_releases() -> dict[str, dict[str, str]]:
-    """The schemas of operators that are not the same in every release, by name and release."""
+    """The schemas of operators that differ between releases, by name and release."""
     record: dict[str, Any] = json.loads(RELEASES.read_text())
     operators: dict[str, dict[str, str]] = record["operators"]
     return operators
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """What is as it was is not compiled again."""
+    """Leaves an unchanged file alone, so that it is not recompiled."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
@@ -42,13 +42,13 @@ def write_if_changed(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of `type`, spread over files so that they compile side by side.
+    """A table of `type`, split over files so that they compile in parallel.
 
     Attributes:
-        file: What the files' names begin with.
+        file: Prefix of the file names.
         head: Comment and includes of every file.
         type: The C++ type of an entry.
-        name: An entry in lower case: `for_each_<name>` visits them all.
+        name: An entry's name in lower case: `for_each_<name>` visits all entries.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Table:
     name: str
 
     def write(self, output: Path, parts: list[tuple[str, str]]) -> None:
-        """Writes a file for each of `parts`, its own includes and its entries, and one that visits them."""
+        """Writes a file for each of `parts`, with its includes and entries, and one that visits them."""
         for shard, (includes, entries) in enumerate(parts):
             body = f"std::vector<{self.type}> {self.name}s_{shard}() {{\n  return {{\n{entries}  }};\n}}\n"
             self._write_file(output / f"{self.file}_{shard}.cpp", includes, body)

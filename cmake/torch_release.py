@@ -1,7 +1,7 @@
-"""What torchfake's metadata says about PyTorch: a provider of dynamic metadata for scikit-build-core.
+"""PyTorch's release in torchfake's metadata: a provider of dynamic metadata for scikit-build-core.
 
-The engine is linked against PyTorch's C++ libraries and works with one minor release of it. So a wheel says in its
-version which one that is (0.1.0+torch2.15), and depends on it. A source distribution can be built for any supported
+The engine is linked against PyTorch's C++ libraries and works with one minor release. A wheel therefore names that
+release in its version (0.1.0+torch2.15) and depends on it. A source distribution can be built for any supported
 release.
 """
 
@@ -13,30 +13,30 @@ from typing import Any
 
 
 class TorchRelease:
-    """Sets `version` and adds to `dependencies`. Settings: `version`, and `torch`, the releases that are supported."""
+    """Sets `version` and adds to `dependencies`. Settings: `version`, and `torch`, the supported releases."""
 
     def __init__(self) -> None:
         self.state = "wheel"
 
     def build_state(self, state: str) -> None:
-        """Told before the metadata is asked for."""
+        """Called before the metadata is requested."""
         self.state = state
 
     def dynamic_metadata(self, settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, for the PyTorch of the environment that builds."""
+        """The fields for the PyTorch of the build environment."""
         version: str = settings["version"]
         release = None if self.state == "sdist" else installed_release()
-        if release is None:  # CMake refuses to build, and says what to install
+        if release is None:  # CMake refuses to build and explains what to install
             return {"version": version, "dependencies": [f"torch{settings['torch']}"]}
         return {"version": f"{version}+torch{release}", "dependencies": [f"torch=={release}.*"]}
 
     def dynamic_wheel(self, settings: Mapping[str, Any]) -> dict[str, bool]:
-        """Which fields differ between wheels of one source distribution."""
+        """The fields that differ between wheels of one source distribution."""
         return {"dependencies": True}
 
 
 def installed_release() -> str | None:
-    """ "2.15" where PyTorch 2.15.0 is installed, None where there is none."""
+    """ "2.15" if PyTorch 2.15.0 is installed, None without PyTorch."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

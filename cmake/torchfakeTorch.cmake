@@ -1,8 +1,8 @@
 # torchfake::torch: the headers and libraries of the PyTorch in the folder `torch_dir`. For the build and for programs
-# that find the installed package.
+# that use the installed package.
 #
-# Not find_package(Torch): for a PyTorch with CUDA that asks for the CUDA toolkit, which nothing here needs, and it
-# leaves absolute paths in what is exported. torch_cpu and c10 hold the dispatcher, autograd and torch::nn.
+# Not find_package(Torch): for a PyTorch with CUDA it requires the CUDA toolkit, which is not needed here, and it leaves
+# absolute paths in the exported targets. torch_cpu and c10 contain the dispatcher, autograd and torch::nn.
 function(torchfake_add_torch torch_dir)
   if(TARGET torchfake::torch)
     return()
