@@ -1,4 +1,4 @@
-// What the engine changes in PyTorch: when it is installed, how long it stays, and that it can be taken back.
+// Activation: when the engine's changes to PyTorch are installed, how long they stay, and that they can be undone.
 #include <torchfake/core/activation.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -22,7 +22,7 @@ bool has_guard() {
   return c10::impl::hasDeviceGuardImpl(c10::kMAIA);
 }
 
-// What a change is told, in order.
+// The calls of a change's functions, in order.
 std::string g_told;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Autograd on devices that are not there.
+// Autograd on absent devices.
 #include "testing.h"
 
 namespace torchfake::testing {

@@ -1,4 +1,4 @@
-// What a call reads reaches the calls around it; settings that are read reach the cache key.
+// The call context: what a call reads is propagated to enclosing calls, and settings that are read enter the cache key.
 #include "testing.h"
 
 #include <torchfake/core/call_context.h>

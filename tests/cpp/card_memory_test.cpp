@@ -1,4 +1,4 @@
-// Counting what lives on claimed cards: see Note [Counting storages].
+// Counting live storages on claimed cards: see Note [Counting storages].
 #include <torchfake/devices/card_memory.h>
 
 #include <thread>
@@ -88,7 +88,7 @@ TEST(CardMemory, CountsOfSeveralThreadsAddUp) {
   EXPECT_EQ(memory->card(0).bytes(), (1 + kThreads) * 512);
   EXPECT_EQ(memory->card(0).live(), 1 + kThreads);
   EXPECT_EQ(memory->card(0).allocations(), 1 + kThreads * kRounds);
-  kept.clear();  // by another thread than made them
+  kept.clear();  // on another thread than the one that created them
   EXPECT_EQ(memory->card(0).bytes(), 512);
   EXPECT_GE(memory->card(0).peak(), (1 + kThreads) * 512);
 }

@@ -1,4 +1,4 @@
-// Which device a result claims, and which inputs may not meet.
+// Which device a result claims, and which inputs cannot be combined.
 #include "testing.h"
 
 namespace torchfake::testing {

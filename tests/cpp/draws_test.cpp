@@ -1,4 +1,4 @@
-// Draws, stand-ins, and how many cards there are.
+// Draws, stand-ins, and the number of cards.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <torchfake/core/fake_mode.h>

@@ -1,4 +1,4 @@
-// Errors: each has its own type, says which operator, and is one of PyTorch's errors too.
+// Errors: each has its own type, names the operator, and is also one of PyTorch's errors.
 #include "testing.h"
 
 namespace torchfake::testing {
@@ -77,10 +77,10 @@ TEST(Errors, KeepTheirTypeInsideTheEngineAndAreShownToTheHookAtItsEdge) {
   g_shown = 0;
   EXPECT_THROW(fail(), DataAccessError);
   EXPECT_EQ(g_shown, 1);
-  CallContext call;  // from here on, the engine's own call is around it
+  CallContext call;  // now nested in a call of the engine
   EXPECT_THROW(fail(), DataAccessError);
   EXPECT_EQ(g_shown, 1);
-  call.passes_python = true;  // and Python in between
+  call.passes_python = true;  // with Python code in between
   EXPECT_THROW(fail(), DataAccessError);
   EXPECT_EQ(g_shown, 2);
   set_error_hook(nullptr);

@@ -1,4 +1,4 @@
-// The mode: where it holds, how it nests and travels, and that nothing of it is left behind.
+// The mode: where it applies, how it nests and propagates to other threads, and that it leaves nothing behind.
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 

@@ -1,4 +1,4 @@
-// What stands behind a fake: no data, and an observer who hears of every storage.
+// A fake's storage: it has no data, and an observer is notified of every storage.
 #include <torchfake/core/fake_storage.h>
 
 #include <limits>
@@ -177,7 +177,7 @@ TEST(FakeStorage, APointerToWriteThroughIsRefused) {
   const std::string message = message_of<DataAccessError>([&] { (void)x.mutable_data_ptr(); });
   EXPECT_NE(message.find("holds no data"), std::string::npos) << message;
   EXPECT_THROW((void)torch::empty({4}).data_ptr(), DataAccessError);
-  // PyTorch's typed accessors look at the pointer first, and say so in their own words.
+  // PyTorch's typed accessors check the pointer first and throw their own error.
   EXPECT_THROW((void)x.mutable_data_ptr<float>(), c10::Error);
 }
 
@@ -189,7 +189,7 @@ TEST(FakeStorage, OnTheCpuAPointerFindsValuesThatAreKnown) {
 
 TEST(FakeStorage, NoContextIsMadeWhereNobodyListensAndNothingIsKnown) {
   FakeMode mode;
-  // Larger than what may become known element by element.
+  // Too large to become known element by element.
   EXPECT_EQ(storage_context(storage_of(torch::empty({1000}, on(kCuda0)))), nullptr);
   EXPECT_EQ(storage_context(storage_of(torch::rand({100}))), nullptr);
 }

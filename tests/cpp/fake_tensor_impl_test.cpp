@@ -1,4 +1,4 @@
-// The fake tensor itself: what it claims, and how views, detached copies and `.data` share it.
+// The fake tensor: its metadata, and how views, detached copies and `.data` share it.
 #include "testing.h"
 
 #include <thread>

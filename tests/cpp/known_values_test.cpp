@@ -1,4 +1,4 @@
-// Known values: what follows from small constants answers truly, and nothing else does.
+// Known values: what is derived from small constants has correct values, and nothing else has any.
 #include <torchfake/values/known_values.h>
 
 #include "testing.h"
@@ -127,7 +127,7 @@ TEST(KnownValues, EndWhereAllTogetherAreTooMany) {
     EXPECT_EQ(fakes[2][0].item().toDouble(), 1.0);
     EXPECT_THROW(fakes[3][0].item(), DataDependentOutputException);
     EXPECT_EQ(known_bytes_in_use(), before + 3000);
-    fakes[1].add_(fakes[3]);  // unknown: one place is free again, once nobody holds its bytes
+    fakes[1].add_(fakes[3]);  // unknown: frees its bytes for another fake, once nothing holds them
     fakes.erase(fakes.begin(), fakes.begin() + 2);
     EXPECT_EQ((fakes[0] + 1)[0].item().toDouble(), 2.0);
   }

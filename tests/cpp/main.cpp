@@ -1,4 +1,4 @@
-// Runs the tests in one process, and checks after each that it left the thread as it found it.
+// Runs the tests in one process, and checks after each that it has restored the thread's state.
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Logging.h>
@@ -32,8 +32,8 @@ class NothingLeftBehind final : public ::testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  c10::SetStackTraceFetcher([] { return std::string(); });  // Messages alone: a backtrace a failure hides them.
-  // Before the printer, so that what it finds still counts for the test.
+  c10::SetStackTraceFetcher([] { return std::string(); });  // Messages only: a backtrace per failure hides them.
+  // Before the printer, so that its failures still count for the test.
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   auto* printer = listeners.Release(listeners.default_result_printer());
   listeners.Append(printer);

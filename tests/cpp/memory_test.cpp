@@ -159,7 +159,7 @@ TEST(MemoryModel, ATemporaryOfAKernelCountsInThePeakAloneOnMissAndHit) {
     CachingAllocator& allocator = model->allocator(kCuda1);
     allocator.reset_peak_stats();
     const at::Tensor sum = x.sum(0);
-    // 8 MiB of input, 16 MiB in which the kernel's blocks meet, their counters, and the sum.
+    // 8 MiB of input, 16 MiB for the kernel's partial results, their counters, and the sum.
     EXPECT_EQ(allocator.stats().allocated_bytes.parts[StatArray::kAll].peak, 24 * kMiB + 2048 + 512);
     EXPECT_EQ(allocator.allocated_bytes(), 8 * kMiB + 2048);
   }

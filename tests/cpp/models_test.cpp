@@ -1,4 +1,4 @@
-// Whole models of torch::nn, trained in a process without Python, on the CPU and on a GPU that is not there.
+// Whole models of torch::nn, trained in a process without Python, on the CPU and on an absent GPU.
 #include <ATen/autocast_mode.h>
 
 #include "testing.h"
@@ -10,7 +10,7 @@ namespace {
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
 
-// ---- The models ------------------------------------------------------------------------------------------------------
+// ---- The models -----------------------------------------------------------------------------------------------------
 
 struct BlockImpl : nn::Module {
   BlockImpl(int64_t in, int64_t out, int64_t stride)
@@ -107,7 +107,7 @@ struct UNetImpl : nn::Module {
 };
 TORCH_MODULE(UNet);
 
-// ---- A step of training ----------------------------------------------------------------------------------------------
+// ---- A step of training ---------------------------------------------------------------------------------------------
 
 template <typename Model>
 void expect_trained(Model& model, const at::Tensor& loss, c10::Device device) {
@@ -133,7 +133,7 @@ class Models : public ::testing::TestWithParam<c10::Device> {
   c10::Device device() const {
     return GetParam();
   }
-  // No kernel may run for real, not on zeros either. Attention asks whether its inputs are equal.
+  // No kernel may run for real, not even on zeros. Attention compares its inputs.
   FakeMode mode_{FakeModeOptions{.drawn_values = 0, .distinct_tensors_differ = true, .allow_fallback_kernels = false}};
 };
 
@@ -195,7 +195,7 @@ TEST_P(Models, ATransformerTrains) {
   expect_trained(model, F::l1_loss(y, torch::zeros_like(y)), device());
 }
 
-// The lengths are the same, so that only the values could tell the two sequences apart.
+// The lengths are equal, so only the values could distinguish the two sequences.
 TEST_P(Models, ATransformerTrainsOnSequencesOfTheSameLength) {
   nn::Transformer model(nn::TransformerOptions(16, 4).num_encoder_layers(1).num_decoder_layers(1).dim_feedforward(32));
   model->to(device());
@@ -222,7 +222,7 @@ TEST_P(Models, AModelOfBfloat16Trains) {
   expect_trained(model, y.sum(), device());
 }
 
-// Autocast for a while, as a guard.
+// Enables autocast in a scope.
 class Autocast {
  public:
   explicit Autocast(c10::Device device) : type_(device.type()), was_(at::autocast::is_autocast_enabled(type_)) {

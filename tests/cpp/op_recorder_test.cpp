@@ -1,4 +1,4 @@
-// The recorder: it hears of every operator that a mode has answered.
+// The recorder: it is notified of every operator that a mode has handled.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -90,7 +90,7 @@ TEST(OpRecorder, HearsOfWritesToAnArgument) {
   EXPECT_TRUE(tape->last_outputs[0].toTensor().is_alias_of(x));
 }
 
-// Where autocast casts, the rule of trace answers with a sum over the diagonal.
+// Where autocast casts, the rule of trace computes a sum over the diagonal.
 TEST(OpRecorder, HearsNothingOfWhatARuleCalls) {
   const auto tape = std::make_shared<Tape>();
   FakeMode mode(FakeModeOptions{.recorder = tape});

@@ -1,4 +1,4 @@
-// Facts about operators: those of the definition that holds now, however many there are.
+// Operator traits: always those of the current definition, for any number of operators.
 #include <torch/library.h>
 #include <torchfake/core/op_traits.h>
 
@@ -34,7 +34,7 @@ TEST(OpTraits, AreThoseOfTheDefinitionThatHoldsNow) {
 
 TEST(OpTraits, OfMoreOperatorsThanTheTableHasSlots) {
   constexpr int kOperators = (1 << 14) + 500;
-  for (int round = 0; round < 2; ++round) {  // the second time in the places of those that are gone
+  for (int round = 0; round < 2; ++round) {  // the second time in the slots of removed operators
     torch::Library library(torch::Library::FRAGMENT, "torchfake_many", std::nullopt, __FILE__, __LINE__);
     for (int i = 0; i < kOperators; ++i) {
       const std::string args = i % 2 == 0 ? "Tensor x" : "Tensor x, Tensor y";

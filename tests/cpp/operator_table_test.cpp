@@ -1,4 +1,4 @@
-// The table of operators: how its rows name operators, and what they say of them.
+// The table of operators: how its rows name operators, and the facts in them.
 #include <torchfake/core/op_traits.h>
 #include <torchfake/rules/operator_table.h>
 

@@ -1,6 +1,6 @@
-// A walk over at:: functions in a process without Python: each runs on inputs too large to be tried on zeros, on the CPU
-// and on a GPU that is not there, forward and backward where it has one. Detached are those whose backward, on the CPU,
-// asks for values: of max, median, prod and cumprod.
+// Calls at:: functions in a process without Python: each runs on inputs too large to be tried on zeros, on the CPU and
+// on an absent GPU, forward and, if it has one, backward. Functions whose CPU backward reads values run on detached
+// inputs: max, median, prod and cumprod.
 #include <functional>
 
 #include "testing.h"
@@ -18,7 +18,7 @@ struct Operator {
   Run run;
 };
 
-// 2^24 floats: an operator that has no kernel for metadata would have to refuse.
+// 2^24 floats: an operator without a meta kernel would be refused.
 constexpr int64_t kLarge = 1 << 12;
 
 at::Tensor matrix(c10::Device device) {

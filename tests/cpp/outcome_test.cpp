@@ -1,4 +1,4 @@
-// What the cache keeps of a call: errors, and memory that a kernel takes on the side.
+// Cached outcomes of calls: errors, and temporary memory of kernels.
 #include "testing.h"
 
 #include <torchfake/cache/shape_cache.h>

@@ -99,7 +99,7 @@ TEST_F(SymbolicTest, SymbolsOfTwoEnvironmentsDoNotMix) {
   EXPECT_THROW(to_sym_int(env_, batch_) + foreign, DynamicShapesError);
 }
 
-// A random expression and its value at given sizes, computed apart from it.
+// A random expression and its value at given sizes, computed independently.
 struct Sample {
   ExprPtr expr;
   std::optional<int64_t> value;
@@ -165,7 +165,7 @@ TEST(SymbolicAlgebra, KeepsValuesAndRanges) {
       if (!sample.value) {
         continue;
       }
-      // A part that divides by zero may have been cancelled, but a value that there is has to be right.
+      // A part that divides by zero may have been cancelled, but an existing value must be correct.
       ASSERT_TRUE(sample.expr->has_hint) << env.text(sample.expr);
       ASSERT_EQ(sample.expr->hint.integer, *sample.value) << env.text(sample.expr);
       const Range range = env.range(sample.expr);

@@ -1,4 +1,4 @@
-// What the tests of the engine share.
+// Shared helpers of the engine's tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ inline at::TensorOptions on(c10::Device device) {
   return at::TensorOptions().device(device);
 }
 
-// What `function` throws of type `Error`. Fails the test if it throws nothing or something else.
+// The message of the `Error` that `function` throws. Fails the test if it throws nothing or something else.
 template <typename Error, typename Function>
 std::string message_of(Function&& function) {
   try {

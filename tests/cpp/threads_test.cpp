@@ -1,4 +1,4 @@
-// Many threads at once. Run under the thread sanitizer too: bash run test-tsan.
+// Many threads at once. Also run under the thread sanitizer: bash run test-tsan.
 #include <torchfake/cache/shape_cache.h>
 #include <torchfake/convert/converter.h>
 #include <torchfake/values/known_values.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 4;
 
-// Runs `work(index)` on threads that begin together.
+// Runs `work(index)` on threads that start together.
 template <typename Work>
 void at_once(const Work& work) {
   std::barrier start(kThreads);
@@ -130,7 +130,7 @@ TEST(Threads, HaveRecordersOfTheirScopes) {
     for (int round = 0; round < 20; ++round) {
       FakeMode recorded(state, index % 2 == 0 ? counters[index] : nullptr);
       const at::Tensor x = torch::empty({2, 3});
-      const FakeMode inner(state);  // goes on with it
+      const FakeMode inner(state);  // continues recording
       x.t();
     }
   });

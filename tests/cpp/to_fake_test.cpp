@@ -1,4 +1,4 @@
-// Real and meta tensors made fake, aliases kept.
+// Converting real and meta tensors to fakes, preserving aliases.
 #include "testing.h"
 
 namespace torchfake::testing {

@@ -1,4 +1,4 @@
-// A training step of torch::nn modules with torch::optim, on a GPU that is not there.
+// A training step of torch::nn modules with torch::optim, on an absent GPU.
 #include "testing.h"
 
 namespace torchfake::testing {

@@ -1,4 +1,4 @@
-// Unboxed calls: the key made from C++ arguments is the one made from boxes, and only plain hits go this way.
+// Unboxed calls: keys built from C++ arguments equal those built from boxed ones, and only plain hits are handled.
 #include <torchfake/cache/shape_cache.h>
 #include <torchfake/dispatch/unboxed_call.h>
 
@@ -14,13 +14,13 @@ const OpTraits& traits_of(const char* name, const char* overload = "") {
   return OpTraits::of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
 }
 
-// Whether a call with these arguments, which has been made before, is answered without boxes.
+// Whether a call with these arguments, which has been made before, is handled unboxed.
 template <typename... Args>
 bool answered_unboxed(const OpTraits& traits, const Args&... args) {
   if (!UnboxedCall::possible(traits)) {
     return false;
   }
-  // Where the kernel is called, autograd's keys are behind it: part of the key.
+  // The kernel runs below autograd, and the excluded keys are part of the key.
   std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;
   if (traits.takes_tensors) {
     below_autograd.emplace();
@@ -31,7 +31,7 @@ bool answered_unboxed(const OpTraits& traits, const Args&... args) {
   return call.find() != nullptr;
 }
 
-// Makes the call twice: the first fills the table of the process, the second that of the thread.
+// Makes the call twice: the first fills the process's table, the second the thread's.
 template <typename Function>
 void twice(const Function& function) {
   function();
@@ -47,10 +47,10 @@ TEST(UnboxedCall, AgreesWithBoxesOnTensorsAndNumbers) {
   const at::Tensor x = torch::randn({16, 16});
   twice([&] { x.add(x); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(1)));
-  EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(2)));  // a factor: its type counts
+  EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(2)));  // a factor: type only
   EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x, at::Scalar(1.0)));
   EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), x, x.t(), at::Scalar(1)));
-  // Of fewer elements, the bounds would follow.
+  // With fewer elements, bounds would be derived.
   twice([&] { x.clamp(0.5, std::nullopt); });
   using Bound = std::optional<at::Scalar>;
   EXPECT_TRUE(answered_unboxed(traits_of("aten::clamp"), x, Bound(0.5), Bound()));
@@ -102,7 +102,7 @@ TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
   twice([&] { known.add(known); });
   EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), known, known, at::Scalar(1)));
   twice([&] { known.add(unknown); });
-  EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), known, unknown, at::Scalar(1)));  // nothing follows
+  EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), known, unknown, at::Scalar(1)));  // unknown result
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), unknown, unknown, at::Scalar(1)));
   twice([&] { unknown.zero_(); });
   EXPECT_EQ(unknown.sum().item<float>(), 0);
