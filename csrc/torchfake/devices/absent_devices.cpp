@@ -316,7 +316,7 @@ std::atomic<const c10::impl::DeviceGuardImplInterface*>& slot_of(c10::DeviceType
 //   initialisation. Backends that Python does not initialise keep the dispatcher's own error.
 // - an operator with a CUDA kernel and a decomposition for all other devices would be decomposed above the engine if
 //   PyTorch has no CUDA kernels. A kernel is registered for these few operators; no real tensor can reach it.
-// Nothing else is claimed: torch.cuda.is_available() is unchanged.
+// Nothing else is changed here: in a mode, torch.cuda is replaced in Python (python/torchfake/_virtual_cards.py).
 void fill_guard_slots() {
   for (size_t i = 0; i < kDeviceTypes; ++i) {
     const auto type = static_cast<c10::DeviceType>(i);

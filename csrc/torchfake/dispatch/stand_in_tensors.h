@@ -20,7 +20,7 @@
 
 namespace torchfake {
 
-// Note [Stand-ins]
+// Note [Stand-in tensors]
 // Each run uses different values and different positions of the stored elements, wherever these are unknown. If all
 // runs agree on the outcome, it is taken to hold for every real tensor with this metadata.
 //   values     ones, then zeros; integers are zeros, which are valid indices
