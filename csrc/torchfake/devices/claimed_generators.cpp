@@ -1,5 +1,5 @@
-// Random number generators for claimed devices. They hold a seed and an offset, which determine small draws (Note
-// [Draws]); larger results are not drawn.
+// Random number generators for claimed devices. They hold a seed and an offset, which determine small draws
+// (Note [Draws]); larger results are not drawn.
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 

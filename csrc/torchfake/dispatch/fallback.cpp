@@ -1,5 +1,4 @@
-// The fallback kernel on the Fake key: every operator on fakes, and every operator called in the mode, passes through
-// it.
+// The fallback kernel on the Fake key, which handles every operator on fakes and every operator called in the mode.
 #include <torch/library.h>
 
 #include <torchfake/cache/shape_cache.h>

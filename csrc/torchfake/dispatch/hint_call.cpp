@@ -1,5 +1,4 @@
-// The arguments of a symbolic call, evaluated at hints or, for symbols without a hint, at examples. See Note [Symbolic
-// calls].
+// The arguments of a symbolic call at their hints or, without a hint, at examples. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 
 #include <torchfake/core/symbolic_bytes.h>

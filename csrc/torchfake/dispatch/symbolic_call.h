@@ -23,8 +23,8 @@ namespace torchfake {
 // An unbacked symbol has no hint and takes an example value (number_for). A call with one, or with nodes of PyTorch's
 // own, is handled on its own symbols and not cached: see dispatch/example_call.h.
 //
-// An operator without a rule therefore loses generality, but never correctness. The outcome is cached: see Note
-// [Symbolic outcomes] and Note [Placeholders].
+// An operator without a rule therefore loses generality, but never correctness. The outcome is cached: see
+// Note [Symbolic outcomes] and Note [Placeholders].
 class SymbolicCall {
  public:
   using Sizes = c10::SymDimVector;
