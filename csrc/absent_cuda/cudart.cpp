@@ -1,5 +1,5 @@
 // Substitute for a missing CUDA runtime library: the functions that compiled code calls when it is loaded and unloaded,
-// to register its kernels. These never run. See Note [Libraries compiled for CUDA].
+// to register its kernels, which never run. See Note [Libraries compiled for CUDA].
 
 // CUDA's names. NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {

@@ -14,7 +14,6 @@ namespace torchfake {
 // numbers. Nothing becomes symbolic if all sizes are 0 or 1 and the environment specialises these. Throws
 // c10::ValueError for a tensor that is not a fake or already has symbolic sizes, and c10::IndexError for a dimension
 // out of range.
-// that it does not have.
 void make_symbolic(
     const at::Tensor& fake,
     const ShapeEnvPtr& env,
