@@ -1,4 +1,4 @@
-// The public functions, over the engine.
+// The public functions, implemented with the engine.
 #include <torchfake/torchfake.h>
 
 #include <ATen/EmptyTensor.h>
@@ -16,8 +16,8 @@ namespace torchfake {
 
 namespace {
 
-// The tensor inside the wrappers that PyTorch's own transforms put around one. The wrapper of torch.func.grad cannot be
-// opened from here (its header needs a JSON library that PyTorch does not ship): the Python front opens it.
+// The tensor inside the wrappers of PyTorch's transforms. The wrapper of torch.func.grad cannot be unwrapped here (its
+// header needs a JSON library that PyTorch does not ship); the Python API does that.
 at::Tensor unwrap(at::Tensor tensor) {
   while (tensor.defined()) {
     if (auto* batched = at::functorch::maybeGetBatchedImpl(tensor)) {
@@ -38,7 +38,7 @@ const FakeTensorImpl& require_fake(const at::Tensor& tensor, const char* functio
   return *fake;
 }
 
-// The mode of fakes that are made outside of any: one for all that are alive, which goes with them.
+// The mode of fakes created outside any mode, shared by all of them and destroyed with the last.
 ModePtr mode_outside() {
   static std::mutex mutex;
   static auto* shared = new c10::weak_intrusive_ptr<ModeState>(ModePtr());

@@ -17,12 +17,12 @@ namespace torchfake {
 //
 // Libraries of the same names, next to libtorchfake.so, substitute for the missing ones (csrc/absent_cuda). They define
 // the data symbols bound at load time and the functions that register kernels. Other functions are bound on their first
-// call, which never happens because no kernel runs on a claimed GPU. Invariant: used only if CUDA is absent (is_absent),
-// after loading the library normally has failed, and only in a mode that claims GPUs. Rejected: defining the operators'
-// names from a list, which would lack kernels and match only one release.
+// call, which never happens because no kernel runs on a claimed GPU. Invariant: used only if CUDA is absent
+// (is_absent), after loading the library normally has failed, and only in a mode that claims GPUs. Rejected: defining
+// the operators' names from a list, which would lack kernels and match only one release.
 
-// Loads the library at `path`. Throws c10::Error with the loader's message if that fails nevertheless, or if CUDA is not
-// absent. A loaded library stays loaded.
+// Loads the library at `path`. Throws c10::Error with the loader's message if that fails nevertheless, or if CUDA is
+// not absent. A loaded library stays loaded.
 void load_library_compiled_for_cuda(const std::string& path);
 
 }  // namespace torchfake
