@@ -1,4 +1,4 @@
-"""What differs from commit to commit: the seed of the conformance slice and of the fuzzer's last campaign."""
+"""Settings that vary by commit: the seeds of the conformance slice and of the fuzzer's last campaign."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# For properties that are worth more cases than a run of the tests has time for: --hypothesis-profile thorough.
+# For properties that deserve more cases than a test run has time for: --hypothesis-profile thorough.
 settings.register_profile("thorough", max_examples=20_000)
 
 
@@ -30,7 +30,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def commit() -> str | None:
-    """The hash of the commit that is checked out, or None where the folder is no repository."""
+    """The hash of the current commit, or None if the folder is not a repository."""
     try:
         ran = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True

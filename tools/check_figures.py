@@ -1,4 +1,4 @@
-"""Whether the pages with figures are of the sources at hand: a release asks for fresh ones.
+"""Checks whether the pages with figures match the current sources, as required for a release.
 
 python tools/check_figures.py
 """
@@ -9,7 +9,7 @@ import sys
 
 from provenance import ROOT, why_stale
 
-#: Each page, and what writes it.
+#: Each page, and the command that writes it.
 PAGES = {
     "docs/conformance.md": "bash run figures conformance",
     "docs/architectures.md": "bash run figures architectures",

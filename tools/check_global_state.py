@@ -1,10 +1,10 @@
-"""Looks for C++ code that reads PyTorch's global settings past KernelEnvironment.
+"""Finds C++ code that reads PyTorch's global settings without KernelEnvironment.
 
     python tools/check_global_state.py [PATH ...]
 
-An outcome that depends on a setting which is not in its cache key is a wrong answer once the setting changes.
-core/kernel_environment.cpp is the one file that reads settings, because reading them there makes them part of the key.
-Prints `file:line: what` for each other read, and ends with status 1 if there is one.
+An outcome that depends on a setting missing from its cache key becomes wrong when the setting changes.
+Only core/kernel_environment.cpp may read settings, because reading them there makes them part of the key. Prints
+`file:line: what` for each other read, and exits with status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 READER = ROOT / "csrc/torchfake/core/kernel_environment.cpp"
 
-# A read of state that belongs to the process or the thread, in the spellings PyTorch offers.
+# A read of process or thread state, in the spellings that PyTorch offers.
 READS = re.compile(
     r"""
     \bglobalContext\b
@@ -31,7 +31,7 @@ READS = re.compile(
     re.VERBOSE,
 )
 
-# File, what it may read, and why no cached outcome depends on it.
+# File, allowed reads, and why no cached outcome depends on them.
 ALLOWED = [
     ("csrc/torchfake/devices/absent_devices.cpp", "getenv", "which guards to install, decided once when they are"),
     ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "who owns a block, which no outcome depends on"),

@@ -1,4 +1,4 @@
-"""Looks for includes against the direction of the engine's folders, and for operator names below rules/.
+"""Finds includes against the direction of the engine's folders, and operator names below rules/.
 
     python tools/check_includes.py [CSRC]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "csrc/torchfake"
 
-# Folder: the folders that it may include besides itself.
+# Folder: the other folders that it may include.
 MAY_INCLUDE = {
     "core": set[str](),
     "cache": {"core"},
@@ -37,7 +37,7 @@ OPERATOR = re.compile(r'"(aten|prims|c10d|_c10d_functional)(::|\.)')
 
 
 def violations(path: Path, folder: str) -> list[tuple[int, str]]:
-    """The lines of a file that break the rules, and how."""
+    """The lines of a file that break the rules, with the reason."""
     found = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         include = INCLUDE.match(line)

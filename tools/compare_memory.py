@@ -1,4 +1,4 @@
-"""Prints how far the memory model is off what a real card took, by workload: tests/memory beside its recordings.
+"""Compares the memory model with recordings of a real card, by workload (tests/memory).
 
 PYTHONPATH=python python tools/compare_memory.py          # a table in Markdown
 PYTHONPATH=python python tools/compare_memory.py NAME     # every phase of one workload, in MiB
@@ -53,7 +53,7 @@ def modelled(workload: Callable[..., None], total: int, release: int) -> Phases:
 
 
 def error(found: Phases, wanted: Phases, column: int) -> float:
-    """How far the highest of a column is off, in percent."""
+    """The error of the maximum of a column, in percent."""
     highest = max(figures[column] for figures in wanted.values())
     return 100 * (max(figures[column] for figures in found.values()) - highest) / highest
 

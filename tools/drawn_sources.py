@@ -1,9 +1,9 @@
-"""Which C++ sources continuous integration looks at closely: those that the last commit changed, then others by a seed.
+"""Selects C++ sources for closer checks in CI: those that the last commit changed, then others by a seed.
 
 python tools/drawn_sources.py --seed SEED --count N FOLDER...
 
-Prints at most N sources of these folders, a line each. With a commit's hash as the seed, the files that
-no commit changes get their turn too, and a run can be repeated.
+Prints at most N sources of these folders, one per line. With a commit's hash as the seed, unchanged files get their
+turn too, and a run can be reproduced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def drawn(sources: list[str], changed: set[str], seed: str, count: int) -> list[str]:
-    """The first `count` of the sources in an order that the seed decides, changed ones first."""
+    """The first `count` sources in an order determined by the seed, changed ones first."""
 
     def place(source: str) -> tuple[bool, bytes]:
         return source not in changed, hashlib.sha256(f"{seed} {source}".encode()).digest()
@@ -26,7 +26,7 @@ def drawn(sources: list[str], changed: set[str], seed: str, count: int) -> list[
 
 
 def changed_sources(folders: list[str]) -> set[str]:
-    """What the last commit and the working tree change; nothing where there is no repository, or one commit."""
+    """The files changed by the last commit and the working tree; empty without a repository or with a single commit."""
     command = ["git", "diff", "--name-only", "--relative", "HEAD~1", "--", *folders]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return set(ran.stdout.split()) if ran.returncode == 0 else set()

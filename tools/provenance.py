@@ -1,4 +1,4 @@
-"""Where a figure comes from: the command, the day, the commit and the machine, for JSON files and generated pages."""
+"""The provenance of a figure (command, date, commit, machine), for JSON files and generated pages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
-#: What the figures of a page follow from: a page is stale once these have changed.
+#: The sources that figures depend on: a page is stale once these have changed.
 MEASURED = ("csrc", "python")
 
 _MARK = re.compile(r"^<!-- commit: (\S+) -->$", re.MULTILINE)
 
 
 def git(*arguments: str) -> str | None:
-    """What git answers in the project's folder; None where it fails, or is not there."""
+    """The output of a git command in the project's folder; None if it fails or git is missing."""
     try:
         ran = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -29,7 +29,7 @@ def git(*arguments: str) -> str | None:
 
 
 def commit() -> str:
-    """The hash of what is measured, with `-changed` after it where the sources differ from that commit's."""
+    """The hash of the measured commit, followed by `-changed` if the sources differ from it."""
     found = git("rev-parse", "HEAD")
     if found is None:
         return "unknown"
@@ -56,7 +56,7 @@ def machine() -> dict[str, Any]:
 
 
 def provenance() -> dict[str, Any]:
-    """Of the running program."""
+    """The provenance of the running program."""
     return {
         "command": " ".join(["python", *(sys.argv[:1] and [_from_root(sys.argv[0])]), *sys.argv[1:]]),
         "date": f"{datetime.date.today()}",
@@ -71,12 +71,12 @@ def _from_root(program: str) -> str:
 
 
 def mark(commit: str) -> str:
-    """The line that tells `page_commit` of which commit a page is; readers of the page do not see it."""
+    """A line from which `page_commit` reads a page's commit; it is not visible to readers."""
     return f"<!-- commit: {commit} -->"
 
 
 def sentence(source: dict[str, Any]) -> str:
-    """What readers see of it."""
+    """The provenance as a sentence for readers."""
     where = source["machine"]
     torch_version = str(where["torch"]).partition("+")[0]
     return (
@@ -86,13 +86,13 @@ def sentence(source: dict[str, Any]) -> str:
 
 
 def page_commit(text: str) -> str | None:
-    """Of which commit a page says it is; of several, the first."""
+    """The commit that a page was made from, according to its first mark."""
     found = _MARK.search(text)
     return found.group(1) if found else None
 
 
 def why_stale(text: str) -> str | None:
-    """Why the figures of a page are not those of the sources at hand; None where they are."""
+    """The reason why a page's figures do not match the current sources, or None."""
     measured = page_commit(text)
     if measured is None:
         return "does not say of which commit it is"

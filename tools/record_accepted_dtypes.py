@@ -1,9 +1,9 @@
-"""Records which refusals of dtypes the installed PyTorch contradicts, in cmake/records/accepted_dtypes.json.
+"""Records which recorded refusals of dtypes the installed PyTorch contradicts, in cmake/records/accepted_dtypes.json.
 
-cmake/records/refused_dtypes.*.json is of one release of PyTorch; later ones have more kernels. Every OpInfo lists the
-dtypes that its operator supports on a device. Its samples of these dtypes are called on fakes that claim the device,
-and what torchfake refuses on the word of a record goes into the file, under the release. A refusal ends a sample, so
-build again and repeat until nothing is found:
+cmake/records/refused_dtypes.*.json comes from one release of PyTorch; later ones have more kernels. Every OpInfo lists
+the dtypes that its operator supports on a device. Its samples of these dtypes are called on fakes that claim the
+device; what torchfake refuses because of a record is written to the file, under the release. A refusal ends a sample,
+so rebuild and repeat until nothing is found:
 
     bash run build --torch 2.15.0 && .venv-torch-2.15.0/bin/python tools/record_accepted_dtypes.py
 """
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cmake"))
 
 from generate_refused_dtypes import ACCEPTED, INSTALLED, SCALAR_TYPES
 
-SAMPLES = 4  # of an OpInfo and dtype
+SAMPLES = 4  # per OpInfo and dtype
 NAMES = {cpp: name for name, cpp in SCALAR_TYPES.items()}
 
 #: An operator, and the dtype of each argument.
@@ -40,7 +40,7 @@ Refusal = tuple[str, dict[str, str]]
 
 
 class LastCall(TorchDispatchMode):
-    """Keeps the operator that is called last, with its arguments."""
+    """Stores the last operator called, with its arguments."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,7 +48,7 @@ class LastCall(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def refusal(self, message: str) -> Refusal:
-        """The call that was refused. A kernel that is missing may be that of the dtype all are promoted to."""
+        """The call that was refused. A missing kernel may be for the dtype to which all are promoted."""
         missing = re.search(r"not implemented for '(\w+)'", message)
         named = {a.name: v for a, v in zip(self.func._schema.arguments, self.args, strict=False)} | self.kwargs
         dtypes = {}
@@ -60,13 +60,13 @@ class LastCall(TorchDispatchMode):
 
 
 def refusals(op: OpInfo, device: str) -> Iterator[Refusal]:
-    """What is refused of the samples that the OpInfo says are supported."""
+    """The refusals among the samples that the OpInfo lists as supported."""
     for dtype in sorted(op.supported_dtypes(device), key=str):
         grad = dtype in op.supported_backward_dtypes(device)
         try:
             samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES))
         except (RuntimeError, TypeError, ValueError):
-            continue  # made with operators that the CPU has not for this dtype
+            continue  # created with operators that the CPU does not have for this dtype
         for sample in samples:
             last = LastCall()
             try:
@@ -90,7 +90,7 @@ def claiming(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def text_of(record: dict[str, Any]) -> str:
-    """JSON with a line for each operator."""
+    """JSON with one line per operator."""
     releases = []
     for release, devices in sorted(record.items()):
         parts = []

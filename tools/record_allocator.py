@@ -1,10 +1,10 @@
-"""Records what PyTorch's caching allocator does on a real card: random programs, by configuration.
+"""Records the behaviour of PyTorch's caching allocator on a real card: random programs, by configuration.
 
     OUT=folder python tools/record_allocator.py       # writes allocator.json.gz, for tests/memory/recorded
 
-One process per configuration. A program is a list of allocations, frees and other steps; what is recorded beside it is
-the allocator's own trace (every block and segment taken and given back, with its address), its statistics every few
-steps, and the last snapshot.
+One process per configuration. A program is a list of allocations, frees and other steps; recorded with it are the
+allocator's own trace (every block and segment allocated and freed, with its address), its statistics every few steps,
+and the last snapshot.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def record(name: str) -> dict:
         if step % 100 == 0:
             aim = rng.choice([0.2, 0.5, 0.8, 1.0])
         kind = rng.random()
-        # More births than deaths while there is little, and the other way round.
+        # More births than deaths while there are few blocks, and the reverse.
         if kind < 0.02:
             steps.append(["empty_cache"])
             torch.cuda.empty_cache()
@@ -111,7 +111,7 @@ def record(name: str) -> dict:
             steps.append(["free", which])
             used -= live[which].numel()
             del live[which]
-            # What was recorded on another stream is given back once that stream has got there.
+            # A block used on another stream is freed once that stream has caught up.
             torch.cuda.synchronize()
         else:
             size = draw_size(rng, sizes)
@@ -162,7 +162,7 @@ def record(name: str) -> dict:
 
 
 def compact(results: list[dict]) -> dict:
-    """What the tests read: the same without what they do not."""
+    """The results reduced to what the tests read."""
     keys = sorted(results[0]["stats"][0][1])
     programs = []
     for result in results:

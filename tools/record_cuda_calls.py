@@ -1,11 +1,11 @@
-"""Records what a real GPU answers for operators, in the dtypes, layouts and ways to call of the conformance suite.
+"""Records the results of operators on a real GPU, in the dtypes, layouts and call forms of the conformance suite.
 
 Run it where PyTorch has a GPU; torchfake need not be installed:
 
     python tools/record_cuda_calls.py OUTPUT_FOLDER
 
 It writes `cuda_calls.jsonl.gz`, for `tests/conformance`. Some calls end the process, or leave the GPU in a state that
-only a new process mends: they run in workers, and one that ends is replaced, and goes on after the call that ended it.
+only a new process recovers from: they run in workers, which are replaced when they end and continue after that call.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 WORKERS = max(1, (os.cpu_count() or 1) - 2)
 
-#: What is written before a call, and stays the last word on one that ends the process.
+#: Written before a call; remains the record of one that ends the process.
 DEAD = (None, None)
 
 
 def work(part: int, done: int, path: Path) -> None:
-    """Makes every WORKERS-th subject's calls after the first `done`, and appends a line for each."""
+    """Makes the calls of every WORKERS-th subject after the first `done`, and appends a line for each."""
     import torch
     from cuda_record import recorded
     from suite_cuda_calls import calls
@@ -39,7 +39,7 @@ def work(part: int, done: int, path: Path) -> None:
     with path.open("a") as lines:
         for subject in sorted(operators())[part::WORKERS]:
             if subject.startswith("jiterator"):
-                continue  # compiles for a GPU before it calls any operator
+                continue  # compiles for a GPU before calling any operator
             for call in calls(subject, Scope()):
                 made += 1
                 if made <= done:
@@ -57,7 +57,7 @@ def is_dead(line: str) -> bool:
 
 
 def answers(path: Path) -> list[str]:
-    """The last word on each call."""
+    """The final record of each call."""
     lines = [*path.read_text().splitlines(keepends=True), None]
     return [line for line, after in itertools.pairwise(lines) if not is_dead(line) or after is None or is_dead(after)]
 

@@ -1,4 +1,4 @@
-"""Records what a real GPU answers for models: the modules of torch.nn, and small ones of many families.
+"""Records the results of models on a real GPU: the modules of torch.nn, and small models of many families.
 
 Run it where PyTorch has a GPU and `transformers` is installed; torchfake need not be:
 
@@ -33,13 +33,13 @@ def modules() -> Iterator[list[Any]]:
 
 
 def families() -> dict[str, Any]:
-    """By precision and model; the name of the exception where it raised."""
+    """By precision and model; the name of the exception if it raised."""
     import observing
     from families import FAMILIES
 
     found: dict[str, Any] = {precision: {} for precision in observing.PRECISIONS}
     for precision, family in itertools.product(found, FAMILIES):
-        # RWKV compiles a kernel of its own where it can, for one dtype.
+        # RWKV compiles its own kernel where possible, for one dtype.
         if "cuda" in family.devices and (family.model, precision) != ("RwkvModel", "autocast"):
             print(precision, family.model, flush=True)
             try:

@@ -3,9 +3,9 @@
     OUT=folder python tools/record_memory.py          # in a process each, several at a time
     OUT=folder python tools/record_memory.py NAME     # one of them
 
-A workload runs twice, in two processes: once as it is, for its figures (workloads.json.gz, for tests/memory/recorded);
-once below a dispatch mode, which tells which operator took and gave back which blocks. Groups of single operators run
-in the second way alone.
+A workload runs twice, in two processes: once unchanged, for its figures (workloads.json.gz, for tests/memory/recorded);
+once under a dispatch mode that records which operator allocated and freed which blocks. Groups of single operators run
+only under the mode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def figures() -> list[int]:
 
 
 def plain(name: str) -> dict:
-    """The workload as it is: [allocated, its peak, reserved, its peak] of every phase."""
+    """The workload unchanged: [allocated, its peak, reserved, its peak] of every phase."""
     phases = []
 
     def phase(label: str) -> None:
@@ -76,7 +76,7 @@ def described(value) -> str:
 
 
 class Labels(TorchDispatchMode):
-    """Where in the allocator's trace each operator begins and ends."""
+    """Records where each operator begins and ends in the allocator's trace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Labels(TorchDispatchMode):
 
 
 def labelled(run) -> dict:
-    """[operator, arguments, outputs, [sizes taken (+), given back (-), with the index of the block]] of every call."""
+    """[operator, arguments, outputs, [sizes allocated (+), freed (-), with the block's index]] of every call."""
     torch.cuda.init()
     torch.cuda.memory._record_memory_history(max_entries=10_000_000, context=None, stacks="python")
     begin = Labels.position()
@@ -235,7 +235,7 @@ def main() -> None:
     limit = float(os.environ.get("SECONDS_LIMIT", "480"))
     began = time.time()
     pending, running = list(names), {}
-    # The first alone: it asks how much of the card is free.
+    # The first one alone: it reads how much of the card is free.
     subprocess.run([sys.executable, __file__, pending.pop(0)], timeout=120, check=False)
     while (pending or running) and time.time() - began < limit:
         while pending and len(running) < 10:

@@ -1,7 +1,7 @@
-"""Records which operators PyTorch's releases do not share, in cmake/records/operators_of_releases.json.
+"""Records the operators that PyTorch's releases do not share, in cmake/records/operators_of_releases.json.
 
-Run once in the environment of each supported release: the release's own operators replace what was recorded of it, and
-operators that are the same in every recorded release are not kept.
+Run once in the environment of each supported release: its operators replace those recorded for it before, and operators
+that are the same in every recorded release are omitted.
 
     python tools/record_operators.py /tmp/all_operators.json
 """
@@ -22,7 +22,7 @@ from operator_tables import RELEASES, parse_operators, release_of  # noqa: E402
 
 
 def main() -> None:
-    """Adds the installed release to the schemas of all, and writes down where they differ."""
+    """Adds the installed release to the schemas of all, and writes the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("all_operators", type=Path, help="a file that keeps every operator of the releases seen so far")
     path = parser.parse_args().all_operators

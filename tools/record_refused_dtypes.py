@@ -1,13 +1,13 @@
-"""Records which dtypes the real kernels refuse, alone and beside each other.
+"""Records the dtypes that the real kernels refuse, alone and in combination.
 
-Meta kernels know sizes, but rarely which dtypes the kernel of a device was compiled for. Every operator that an OpInfo
-reaches, forward and backward, is called on its sample with other dtypes; what is refused in every sample is written
-down. The record of "cuda" needs a GPU.
+Meta kernels compute sizes, but rarely check the dtypes for which a device's kernel is compiled. Every operator reached
+by an OpInfo, forward and backward, is called on its sample with other dtypes; what is refused for every sample is
+recorded. The record of "cuda" needs a GPU.
 
     python tools/record_refused_dtypes.py cpu > cmake/records/refused_dtypes.cpu.json
 
-With --alone no dtypes are tried beside each other, which takes minutes instead of an hour. For another release of
-PyTorch that is enough: which dtypes a kernel is compiled for changes, what it wants to agree hardly ever does.
+With --alone no combinations are tried, which takes minutes instead of an hour. For another release of PyTorch that is
+enough: the dtypes for which a kernel is compiled change, its requirements on combinations hardly ever.
 
     python tools/record_refused_dtypes.py cpu --alone > cmake/records/refused_dtypes.cpu.2.15.json
 """
@@ -33,32 +33,32 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: Those that are tried beside each other.
+#: The dtypes tried in combination.
 PAIRED = ("uint8", "int32", "int64", "bool", "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "complex64")
-#: Those that are tried.
+#: The dtypes tried.
 DTYPES = (*PAIRED, "int8", "int16", "uint16", "uint32", "uint64", "float8_e5m2", "complex32", "complex128")
 #: The dtype of the samples: the first of these that the operator supports.
 BASES = (torch.float32, torch.int64, torch.complex64, torch.bool)
-SAMPLES = 6  # of an OpInfo
-CALLS = 2  # of an operator, that one sample reaches
+SAMPLES = 6  # per OpInfo
+CALLS = 2  # per operator reached by a sample
 ENOUGH = 16  # calls of an operator with the same arguments
-#: What a refusal of two dtypes beside each other says. Others are about values, which change when they are cast, or are
-#: made before any kernel of a device, where the meta kernels make them too.
+#: Matches refusals of a combination of dtypes. Other errors are about values, which change when cast, or are raised
+#: before any device's kernel, so that the meta kernels raise them too.
 ABOUT_A_PAIR = re.compile(
     r"expected scalar type|(same|match\w*) (the )?(data|scalar)? ?d?types?\b|dtypes? .*match|did not match|mixed dtype|"
     r"to have (scalar type|type|dtype)|expected (object of|tensor for)|but got: \w+",
     re.IGNORECASE,
 )
-#: Not called again: they give up the process or wait.
+#: Not called again: these end the process or wait.
 SKIPPED = {"aten::_assert_async", "aten::record_stream"}
 
-Verdict = str | None  # the kernel that is not implemented, or BESIDE; None where it is accepted
+Verdict = str | None  # the kernel that is not implemented, or BESIDE; None if accepted
 BESIDE = "beside"
 NOT_IMPLEMENTED = re.compile(r'"([^"]+)" not implemented for')
 
 
 class Calls(TorchDispatchMode):
-    """Keeps the operators that are called below autograd, with their arguments."""
+    """Collects the operators called below autograd, with their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def dense(value: Any) -> bool:
 
 
 def tensor_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, list[torch.Tensor]]:
-    """The tensors of each argument of the schema that has some."""
+    """The tensors of each schema argument that has any."""
     named = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
     found = {}
     for name, value in named.items():
@@ -91,7 +91,7 @@ def tensor_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def with_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call, with integers for numbers that may be either: floating ones would promote."""
+    """The same call with integers in place of numbers that may be either: floating-point ones would promote."""
     numbers = {a.name for a in func._schema.arguments if str(a.type) in ("number", "Optional[number]")}
 
     def integer(name: str, value: Any) -> Any:
@@ -103,7 +103,7 @@ def with_integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def call_with(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: dict[str, torch.dtype]) -> Verdict:
-    """Calls it on copies, with the tensors of the named arguments cast."""
+    """Makes the call on copies, with the tensors of the named arguments cast."""
     names = [a.name for a in func._schema.arguments]
 
     def cast(name: str, value: Any) -> Any:
@@ -120,7 +120,7 @@ def call_with(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: 
     except Exception as error:
         message = str(error)
         if "CUDA error" in message:
-            os._exit(1)  # nothing that this process would say from now on is true
+            os._exit(1)  # the results of this process are no longer valid
         if isinstance(error, NotImplementedError) and (kernel := NOT_IMPLEMENTED.match(message)):
             return kernel.group(1)
         return BESIDE if isinstance(error, RuntimeError) and ABOUT_A_PAIR.search(message) else None
@@ -131,7 +131,7 @@ def verdict(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: di
     try:
         as_given = call_with(func, args, kwargs, dtypes)
     except Exception:
-        return None  # a dtype that cannot be cast to: nothing was learned
+        return None  # a dtype that cannot be cast to: no result
     other = with_integers(func, args, kwargs)
     if as_given is None or other == (args, kwargs):
         return as_given
@@ -139,7 +139,7 @@ def verdict(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dtypes: di
 
 
 def has_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the caller says in which dtype to work."""
+    """Whether the caller specifies the dtype to compute in."""
     return any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
 
 
@@ -169,7 +169,7 @@ def try_dtypes(
             **pytree.tree_map_only(torch.Tensor, torch.clone, kwargs),
         )
     except Exception:
-        return  # a sample that is refused as it is teaches nothing
+        return  # a sample refused without casts gives no information
     tried[op, tuple(main)] += 1
     same_rank = len({t.dim() == 0 for name in main for t in tensors[name]}) == 1
     for name in DTYPES:
@@ -187,7 +187,7 @@ def try_dtypes(
 
 
 def reached(op: Any, device: str) -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """The operators that an OpInfo's samples reach, with the arguments of each."""
+    """The operators reached by an OpInfo's samples, with the arguments of each."""
     base = next((d for d in BASES if d in op.supported_dtypes(device)), None)
     if base is None:
         return
@@ -210,14 +210,14 @@ def reached(op: Any, device: str) -> Iterator[tuple[Any, tuple[Any, ...], dict[s
                     if roots:
                         torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
             except Exception:
-                pass  # what was reached until then counts
+                pass  # the operators reached until then count
             for func, seen in calls.seen.items():
                 for args, kwargs in seen:
                     yield func, args, kwargs
 
 
 def serve(device: str, alone_only: bool, pipe: Any) -> None:
-    """A worker: gets the index of an OpInfo and what was tried before, answers with its verdicts."""
+    """A worker: receives the index of an OpInfo and what has been tried, and sends its verdicts."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     while (work := pipe.recv()) is not None:
@@ -229,7 +229,7 @@ def serve(device: str, alone_only: bool, pipe: Any) -> None:
 
 
 class Worker:
-    """A process that tries one OpInfo after the other. Some combinations end it."""
+    """A process that tries one OpInfo after another. Some combinations end it."""
 
     def __init__(self, device: str, alone_only: bool, timeout: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -246,7 +246,7 @@ class Worker:
         self.pipe.send((index, tried))
 
     def answer(self) -> Verdicts | None:
-        """The verdicts; None where the process ended."""
+        """The verdicts; None if the process ended."""
         try:
             return self.pipe.recv() if self.pipe.poll() else None
         except EOFError:
@@ -285,12 +285,12 @@ def all_verdicts(device: str, wanted: str, jobs: int, alone_only: bool, timeout:
 
 
 def refused(verdicts: list[Verdict]) -> Verdict:
-    """The refusal, where every sample was refused."""
+    """The refusal, if every sample was refused."""
     return verdicts[0] if all(verdicts) else None
 
 
 def shortened(others: list[str]) -> list[str] | str:
-    """ "*" for every other dtype that is tried."""
+    """Abbreviates all other tried dtypes as "*"."""
     return "*" if len(others) == len(PAIRED) - 1 else others
 
 
@@ -312,7 +312,7 @@ def main() -> int:
             row.setdefault("all", {}).setdefault(why, []).append(dtype)
         elif which != "all" and why is not None:
             row.setdefault(which, {}).setdefault(dtype, []).extend(other)
-    # A row that refuses nothing tells which arguments another one is not about.
+    # A row without refusals determines which arguments another row does not cover.
     record = {op: rows for op, rows in record.items() if any(rows.values())}
     for row in (row for rows in record.values() for row in rows.values()):
         for which in row.keys() - {"all"}:

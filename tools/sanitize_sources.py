@@ -1,9 +1,9 @@
-"""Runs the C++ tests over a library with some sources built with the address and undefined-behaviour sanitizers.
+"""Runs the C++ tests with some sources built with the address and undefined-behaviour sanitizers.
 
 python tools/sanitize_sources.py --build build/cp311-… --tests build/tests-cpp SOURCE...
 
-The other objects are those of the build folder, so this takes a fraction of the time of `bash run test-sanitize`, which
-instruments all of them.
+The other objects are taken from the build folder, so this takes a fraction of the time of `bash run test-sanitize`,
+which instruments all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fno-omit-frame-pointer", "-O1", "-g1"]
 SETTINGS = {
-    # PyTorch is not instrumented: its own leaks and its allocations across libraries are not ours to report.
+    # PyTorch is not instrumented: its own leaks and its allocations across libraries are not reported.
     "ASAN_OPTIONS": "detect_leaks=0:detect_container_overflow=0",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
 }
 
 
 def compile_commands(build: Path) -> dict[str, list[str]]:
-    """How the library's sources are compiled, by path from the root of the project."""
+    """The compile command of each library source, by path from the project root."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = Path(entry["directory"], entry["file"]).resolve()
@@ -37,11 +37,11 @@ def compile_commands(build: Path) -> dict[str, list[str]]:
 
 
 def instrument(command: list[str], build: Path, objects: Path) -> tuple[str, Path]:
-    """Compiles one source with the sanitizers: the object that it replaces, and the new one."""
+    """Compiles one source with the sanitizers. Returns the object that it replaces, and the new one."""
     plain = command[command.index("-o") + 1]
     new = objects / plain
     new.parent.mkdir(parents=True, exist_ok=True)
-    # The precompiled header is of other flags, so its text is read instead.
+    # The precompiled header was built with other flags, so its text is read instead.
     changed = [str(new) if word == plain else word for word in command if word != "-Winvalid-pch"]
     changed = [word for word in changed if not word.startswith("-flto")]
     subprocess.run([*changed, *SANITIZERS], cwd=build, check=True)
@@ -63,7 +63,7 @@ def link_command(build: Path) -> list[str]:
 
 
 def build_library(sources: list[str], build: Path, folder: Path) -> Path:
-    """libtorchfake.so with those sources instrumented."""
+    """Builds libtorchfake.so with those sources instrumented."""
     commands = compile_commands(build)
     missing = [source for source in sources if source not in commands]
     if missing:

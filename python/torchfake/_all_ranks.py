@@ -1,7 +1,8 @@
-"""`torchfake run --rank all`: one process for each role that ranks have, and a table of what each holds.
+"""`torchfake run --rank all`: one process per distinct role of the ranks, and a table of the memory each one holds.
 
-Ranks that differ only in their data-parallel coordinate of the program's DeviceMesh do the same to tensors of the same
-sizes: one of them stands for all. Without such a mesh nothing says which ranks are alike, and all run, up to a limit.
+Ranks that differ only in the data-parallel coordinate of the program's DeviceMesh run the same operators on tensors of
+the same sizes, so one of them represents all. Without such a mesh it is unknown which ranks are alike: all run, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The most ranks that run where no mesh says which are alike.
+#: The maximum number of ranks to run if no mesh says which are alike.
 MOST_RANKS = 16
 
-#: The names of dimensions of a mesh along which ranks do the same to other data.
+#: Names of mesh dimensions along which ranks run the same program on different data.
 _DATA_PARALLEL = re.compile(r"(dp|ddp|fsdp|hsdp|data|replicate|batch)(_.*)?|.*_(dp|replicate|shard)|shard")
 
 _GIB = 1 << 30
@@ -35,7 +36,7 @@ class Mesh:
     ranks: tuple[int, ...]
 
     def roles(self) -> dict[tuple[tuple[str, int], ...], list[int]]:
-        """The ranks by their coordinates in the dimensions that are not data-parallel."""
+        """The ranks grouped by their coordinates in the dimensions that are not data-parallel."""
         roles: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for rank, place in zip(self.ranks, itertools.product(*map(range, self.shape)), strict=True):
             role = tuple(
@@ -49,7 +50,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Role:
-    """Ranks that are alike, and the report of the one that ran."""
+    """A group of ranks that are alike, and the report of the one that ran."""
 
     name: str
     ranks: list[int]
@@ -94,12 +95,12 @@ def _run_rank(command: Callable[[int, Path], Sequence[str]], rank: int, *, shown
 def run_all_ranks(
     command: Callable[[int, Path], Sequence[str]], world_size: int, *, tell: Callable[[str], None]
 ) -> tuple[list[Role], list[int]]:
-    """Runs one rank of each role. Returns the roles, and the ranks that were left out because there are too many.
+    """Runs one rank of each role. Returns the roles, and the ranks left out because there are too many.
 
     Args:
         command: The command line that runs a rank and writes its report to a file.
-        world_size: How many ranks there are.
-        tell: Is told which rank runs.
+        world_size: The number of ranks.
+        tell: Called with the rank that is about to run.
 
     Raises:
         RankFailedError: A process ended without a report.
@@ -124,7 +125,7 @@ def run_all_ranks(
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """0-3, 8: consecutive ranks as one."""
+    """Formats ranks like `0-3, 8`, with consecutive ones as a range."""
     parts = []
     for _, group in itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0]):
         numbers = [rank for _, rank in group]
@@ -133,7 +134,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def format_roles(roles: Sequence[Role], left_out: Sequence[int]) -> str:
-    """The table: what each role holds."""
+    """A table of what each role holds."""
     rows = [("ranks", "role", "exit", "peak GiB", "collectives", "GiB sent or received", "stand-ins")]
     for role in roles:
         collectives = role.report.get("collectives", [])

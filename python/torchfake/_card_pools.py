@@ -1,7 +1,7 @@
-"""Pools of the allocator of claimed cards: those of CUDA graphs and of `torch.cuda.MemPool`, and the memory history.
+"""Memory pools of the allocator of claimed cards, for CUDA graphs and `torch.cuda.MemPool`, and the memory history.
 
-A captured graph has run once, as eager calls, while it was captured; a replay changes no metadata. What it allocated
-meanwhile lies in its pool, as on a real card.
+While a graph is captured, its operators run once, as eager calls; a replay changes no metadata. Memory allocated during
+the capture comes from the graph's pool, as on a real card.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PoolId = tuple[int, int]
 
 _graph_pools = itertools.count(1)
 _user_pools = itertools.count(1)
-#: By cards, who may still allocate from a pool, by device and pool.
+#: The number of users that may still allocate from a pool, by cards, device and pool.
 _users: weakref.WeakKeyDictionary[Cards, Counter[tuple[int, _PoolId]]] = weakref.WeakKeyDictionary()
 
 
@@ -52,7 +52,7 @@ def _release(cards: Cards, index: int, pool: _PoolId) -> None:
 
 
 class CardGraph:
-    """A graph of a claimed card. It says that it is a `torch.cuda.CUDAGraph`, whose constructor may call the driver."""
+    """A graph of a claimed card. Poses as a `torch.cuda.CUDAGraph`, whose constructor may call the driver."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._cards: Cards | None = None
@@ -110,11 +110,11 @@ def graph_pool_handle(cards: Cards) -> _PoolId:
     return (0, next(_graph_pools))
 
 
-# ---- Pools of the user -----------------------------------------------------------------------------------------------
+# ---- User pools ------------------------------------------------------------------------------------------------------
 
 
 class CardPool:
-    """A pool of claimed cards. It says that it is a `torch.cuda.MemPool`, whose constructor may call the driver."""
+    """A pool of claimed cards. Poses as a `torch.cuda.MemPool`, whose constructor may call the driver."""
 
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         if allocator is not None:
@@ -127,7 +127,7 @@ class CardPool:
 
     @property
     def id(self) -> _PoolId:
-        """The name of the pool."""
+        """The pool's identifier."""
         return self._id
 
     @property
@@ -170,7 +170,7 @@ def release_pool(cards: Cards, index: int, pool: _PoolId) -> None:
 
 
 def record_history(cards: Cards, enabled: str | bool | None = "all", *args: Any, **kwargs: Any) -> None:
-    """`torch.cuda.memory._record_memory_history`, with its older form, whose first argument is a bool."""
+    """`torch.cuda.memory._record_memory_history`, including its older form, whose first argument is a bool."""
     if isinstance(enabled, bool):
         _record_by_flags(cards, enabled, *args, **kwargs)
     else:
@@ -213,7 +213,7 @@ def _record_by_flags(
 
 
 def snapshot(cards: Cards, device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """`torch.cuda.memory._snapshot`, of all cards."""
+    """`torch.cuda.memory._snapshot`, for all cards."""
     if cards.model is None:
         empty: list[list[Any]] = [[] for _ in range(len(cards))]
         return {"segments": [], "device_traces": empty, "allocator_settings": {}, "external_annotations": []}
@@ -221,7 +221,7 @@ def snapshot(cards: Cards, device: Any = None, augment_with_fx_traces: bool = Fa
 
 
 def set_settings(cards: Cards, env: str) -> None:
-    """`torch.cuda.memory._set_allocator_settings`: in effect for what is allocated from now on."""
+    """`torch.cuda.memory._set_allocator_settings`: applies to later allocations."""
     if cards.model is not None:
         cards.model.set_config(env)
 
@@ -230,7 +230,7 @@ def backend(cards: Cards) -> str:
     return "native"
 
 
-#: The functions in a mode with cards, by module and name.
+#: The functions used in a mode with cards, by module and name.
 ON_CARDS: dict[str, Callable[..., Any]] = {
     "torch.cuda.graphs:graph_pool_handle": graph_pool_handle,
     "torch.cuda.memory:_record_memory_history": record_history,

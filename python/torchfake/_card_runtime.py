@@ -1,4 +1,4 @@
-"""What lies below `torch.cuda` on a virtual card: the runtime, handles of libraries, pinned memory, pools."""
+"""What is below `torch.cuda` on a virtual card: the runtime, library handles, pinned memory, pools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def index_of(device: Any = None) -> int:
-    """The index of a card, as the functions of `torch.cuda` read their argument: the current one for None."""
+    """The index of a card from an argument of a `torch.cuda` function; None means the current card."""
     if isinstance(device, torch.device) and device.type != "cuda":
         raise ValueError(f"Expected a cuda device, but got: {device}")
     if device is None or (isinstance(device, torch.device) and device.index is None):
@@ -38,7 +38,7 @@ class _Error(enum.IntEnum):
 
 
 class _Runtime:
-    """What `torch.cuda.cudart()` returns."""
+    """The object that `torch.cuda.cudart()` returns."""
 
     cudaError = _Error
 
@@ -76,11 +76,11 @@ def _cudart(cards: Cards) -> _Runtime:
 
 def _check_error(cards: Cards, res: int) -> None:
     if int(res) != 0:
-        raise RuntimeError(f"unrecognized error code ({int(res)})")  # as torch.cuda.CudaError says it
+        raise RuntimeError(f"unrecognized error code ({int(res)})")  # the message of torch.cuda.CudaError
 
 
 def _handle(cards: Cards) -> int:
-    """The number that stands for a library's handle on the current card: never followed, and never 0."""
+    """A number standing for a library's handle on the current card: never dereferenced, never 0."""
     return 0x7F0000000000 + (index_of() + 1) * 4096
 
 
@@ -121,11 +121,11 @@ def _range_start(cards: Cards, msg: str) -> int:
 
 
 def _change_allocator(cards: Cards, allocator: Any) -> None:
-    raise RuntimeError("Can't swap an already initialized allocator")  # as where a real card is in use
+    raise RuntimeError("Can't swap an already initialized allocator")  # as when a real card is in use
 
 
 def _host_statistics(cards: Cards) -> dict[str, Any]:
-    """Of pinned memory, which is not counted: nothing of it is allocated on a virtual card."""
+    """Statistics of pinned memory. They are empty, because pinned memory is not allocated on a virtual card."""
     none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
     timing = {"total": 0, "max": 0, "min": 0, "count": 0, "avg": 0}
     return {
@@ -166,7 +166,7 @@ def _delete(cards: Cards, mem_ptr: int) -> None:
 
 
 def _workspace(library: str, before_hopper: int) -> Callable[..., int]:
-    """What a library takes for a handle: 32 MiB on Hopper and later. What a program sets is what it is told."""
+    """The size of a library's workspace: the one set by the program, else 32 MiB on Hopper and later."""
 
     def size_of(cards: Cards, size: int | None = None) -> int:
         if size is not None:
@@ -184,7 +184,7 @@ def _true(cards: Cards) -> bool:
 
 
 def _can_use(kind: str) -> Callable[..., bool]:
-    """Whether one kind of attention takes the arguments: what would be chosen if there were no other."""
+    """Whether one kind of attention supports the arguments: whether it is chosen when it is the only one enabled."""
 
     def can_use(cards: Cards, params: Any, debug: bool = False) -> bool:
         backend = getattr(torch.nn.attention.SDPBackend, kind)
@@ -204,7 +204,7 @@ def _can_use(kind: str) -> Callable[..., bool]:
 
 
 def _get_device_capability(cards: Cards, device: Any = None, /) -> dict[str, Any]:
-    """What `torch.accelerator` says of a card: the dtypes that PyTorch supports on CUDA."""
+    """What `torch.accelerator` reports about a card: the dtypes that PyTorch supports on CUDA."""
     cards[index_of(device)]
     names = (
         "float32 float64 float16 bfloat16 complex32 complex64 complex128 int8 int16 int32 int64 uint8 uint16 uint32 "
@@ -213,7 +213,7 @@ def _get_device_capability(cards: Cards, device: Any = None, /) -> dict[str, Any
     return {"supported_dtypes": {getattr(torch, name) for name in names.split()}}
 
 
-#: The functions in a mode with cards, by module and name.
+#: The functions used in a mode with cards, by module and name.
 RUNTIME: dict[str, Callable[..., Any]] = {
     "torch.cuda:cudart": _cudart,
     "torch.cuda:check_error": _check_error,

@@ -1,7 +1,7 @@
-"""The cards that a mode can claim: a table of known ones, and what a program may ask of them.
+"""The cards that a mode can claim: a table of known ones, and the properties a program can query.
 
-The H200's row was read from one; those of the others are what PyTorch reports of them, which differs by a few megabytes
-from driver to driver.
+The row of the H200 was read from a real card; the others contain what PyTorch reports for them, which differs by a few
+megabytes between drivers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torchfake import _C
 
 _MIB = 1 << 20
 _GIB = 1 << 30
-_MOST = 127  # the indices that PyTorch can name
+_MOST = 127  # the largest number of indices that PyTorch supports
 
-#: The version of CUDA that `torch.version.cuda` names in a mode with cards.
+#: The CUDA version that `torch.version.cuda` reports in a mode with cards.
 CUDA_VERSION = "13.0"
-#: The version of cuDNN that `torch.backends.cudnn.version()` returns there.
+#: The cuDNN version that `torch.backends.cudnn.version()` reports there.
 CUDNN_VERSION = 91900
-#: The version of NCCL.
+#: The NCCL version.
 NCCL_VERSION = (2, 28, 9)
-#: The architectures that PyTorch's own builds for that version contain.
+#: The architectures in PyTorch's own builds for that CUDA version.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-#: The same of the builds for cards before Turing, which CUDA 13 no longer supports.
+#: The same for builds for cards before Turing, which CUDA 13 no longer supports.
 OLDER_CUDA_VERSION = "12.6"
 OLDER_ARCHITECTURES = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A kind of GPU, as `torch.cuda.get_device_properties` describes it."""
+    """A kind of GPU, as described by `torch.cuda.get_device_properties`."""
 
     name: str
     major: int
@@ -77,7 +77,7 @@ def _card(
         multi_processor_count=processors,
         L2_cache_size=l2_mebibytes * _MIB,
         shared_memory_per_multiprocessor=shared_kibibytes << 10,
-        # One kibibyte of each processor is the system's; Volta and Turing keep none.
+        # One kibibyte per processor is reserved by the system, except on Volta and Turing.
         shared_memory_per_block_optin=(shared_kibibytes - (1 if capability >= (8, 0) else 0)) << 10,
         max_threads_per_multi_processor=threads,
         clock_rate=clocks[0],
@@ -107,18 +107,18 @@ CARDS: dict[str, Card] = {
 
 _ALIASES = {"H100": "H100-80GB", "A100": "A100-80GB", "RTX4090": "RTX-4090", "RTX3090": "RTX-3090"}
 
-#: The bytes of a card that a process takes before its first tensor: CUDA's context. Read from an H200.
+#: The memory that a process takes before its first tensor, for CUDA's context. Read from an H200.
 CONTEXT_BYTES = 552_402_944
 
-#: The kind that a mode claims if none is asked for (docs/decisions/0009).
+#: The kind of card that a mode claims by default (docs/decisions/0009).
 DEFAULT = CARDS["H200"]
 
 
 def find_card(name: str) -> Card:
-    """The card of that name, whatever its case.
+    """The card of that name, ignoring case.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such card.
     """
     wanted = name.strip().upper().replace(" ", "-").removeprefix("NVIDIA-")
     wanted = _ALIASES.get(wanted, wanted)
@@ -131,7 +131,7 @@ def parse_size(text: str | int) -> int:
     """A number of bytes: 24GiB, 80GB, 512MiB, or a plain number.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text has another form.
     """
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": _MIB, "GIB": _GIB}
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
@@ -144,10 +144,10 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_gpus(text: str) -> tuple[Card, ...]:
-    """The cards of a machine: `H200`, `8xH100-80GB`.
+    """The cards of a machine, from `H200` or `8xH100-80GB`.
 
     Raises:
-        ValueError: The text says neither, or names an unknown card.
+        ValueError: The text has another form, or names an unknown card.
     """
     count, times, name = text.strip().partition("x")
     if not times or not count.isdigit():
@@ -158,22 +158,22 @@ def parse_gpus(text: str) -> tuple[Card, ...]:
 
 
 class Cards:
-    """The cards of a mode: those that were asked for, or as many of the default kind as have been claimed."""
+    """The cards of a mode: those requested, or as many of the default kind as have been claimed."""
 
     def __init__(self, asked: tuple[Card, ...] | None, *, unlimited: bool = False) -> None:
         self._asked = asked
         self.are_unlimited = unlimited
-        #: What a program has set the workspaces of libraries to, by library.
+        #: Workspace sizes set by the program, by library.
         self.workspace_sizes: dict[str, int] = {}
-        #: How a program wants to hear of synchronization: 0 not at all, 1 as a warning, 2 as an error.
+        #: What synchronization should cause: 0 nothing, 1 a warning, 2 an error.
         self.sync_debug_mode = 0
-        #: How many ranges of nvtx are open.
+        #: The number of open nvtx ranges.
         self.ranges = 0
-        #: What `torch.cuda.caching_allocator_alloc` has given out, by address.
+        #: The memory returned by `torch.cuda.caching_allocator_alloc`, by address.
         self.given_out: dict[int, torch.Tensor] = {}
-        #: The allocator of the cards that were asked for.
+        #: The allocator of the requested cards.
         self.model: _C.MemoryModel | None = None
-        #: Counts what lives on cards that were not asked for, which refuse nothing.
+        #: Counts the memory on cards that were not requested, which never refuse an allocation.
         self.counter: _C.CardMemory | None = None
         if asked:
             self.model = _C.MemoryModel(
@@ -183,12 +183,12 @@ class Cards:
             self.counter = _C.CardMemory()
 
     def memory_of(self, state: _C.ModeState) -> None:
-        """Has the storages of a mode counted on these cards."""
+        """Attaches the memory model of these cards to a mode's storages."""
         if self.model is not None:
             _C.set_memory_model(state, self.model)
 
     def allocated(self, index: int) -> tuple[int, int]:
-        """The bytes that are allocated on a card now, and the most that were."""
+        """The bytes allocated on a card now, and their peak."""
         if self.model is not None:
             statistic = self.model.stats(f"cuda:{index}")["allocated_bytes"]["all"]
             return statistic["current"], statistic["peak"]
@@ -196,18 +196,18 @@ class Cards:
         return self.counter.allocated(index), self.counter.peak(index)
 
     def peak_reserved(self, index: int) -> int | None:
-        """The most bytes that PyTorch's allocator held of a card; None without a model of it."""
+        """The peak of the bytes reserved by PyTorch's allocator on a card; None without a memory model."""
         if self.model is None:
             return None
         peak: int = self.model.stats(f"cuda:{index}")["reserved_bytes"]["all"]["peak"]
         return peak
 
     def needed(self, index: int) -> int:
-        """The bytes of a card that what was allocated at the peak takes with the CUDA context."""
+        """The peak of allocated bytes of a card plus the CUDA context."""
         return self.allocated(index)[1] + CONTEXT_BYTES
 
     def out_of_memory_errors(self) -> int:
-        """How often a card refused memory, whether the program went on or not."""
+        """The number of allocations that cards refused, whether or not the program recovered."""
         if self.model is None:
             return 0
         return sum(self.model.stats(f"cuda:{index}")["num_ooms"] for index in range(len(self)))
@@ -219,7 +219,7 @@ class Cards:
         """The cards of a mode, from its options. With `faked=False` there are none.
 
         Raises:
-            ValueError: An option names no card, or no size.
+            ValueError: An option contains an unknown card or an invalid size.
         """
         if not faked:
             return cls(())
@@ -235,7 +235,7 @@ class Cards:
 
     @property
     def are_limited(self) -> bool:
-        """Whether a number of cards was asked for, so that no other index and no more memory is there."""
+        """Whether a number of cards was requested, so that there are no other indices and no more memory."""
         return self._asked is not None
 
     def __len__(self) -> int:
@@ -245,12 +245,12 @@ class Cards:
 
     def __getitem__(self, index: int) -> Card:
         if not 0 <= index < (_MOST if self._asked is None else len(self._asked)):
-            raise AssertionError("Invalid device id")  # as torch.cuda says it
+            raise AssertionError("Invalid device id")  # the error of torch.cuda
         return DEFAULT if self._asked is None else self._asked[index]
 
     @property
     def cuda_version(self) -> str:
-        """The version of CUDA that PyTorch is built with for such cards."""
+        """The CUDA version of PyTorch builds for such cards."""
         return OLDER_CUDA_VERSION if self[0].capability < (7, 5) else CUDA_VERSION
 
     @property

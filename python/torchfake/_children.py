@@ -1,4 +1,4 @@
-"""Python processes that a program starts under `torchfake run`: they run under it too, each as its rank."""
+"""Python processes started by a program under `torchfake run`: they run under it too, each as its own rank."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Options of the interpreter that take a value of their own.
+#: Interpreter options that take a value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass
 class Children:
-    """How the children of a run are started, and what they reported.
+    """How child processes are started, and what they reported.
 
     Attributes:
-        options: The options of `torchfake run` for each.
-        rank: The one rank that runs; the others end at once. None for all.
+        options: The options of `torchfake run` for each child.
+        rank: The only rank that runs; the others exit at once. None for all.
     """
 
     options: Sequence[str]
@@ -33,7 +33,7 @@ class Children:
     _count: int = 0
 
     def rewritten(self, args: Any, env: Mapping[str, str] | None) -> Any:
-        """The command line of a child: under `torchfake run`, if it starts a script or module in this Python."""
+        """The command line of a child, run under `torchfake run` if it starts a script or module in this Python."""
         if isinstance(args, str | bytes | os.PathLike) or not args or not _is_this_python(args[0]):
             return args
         words = [os.fsdecode(word) for word in args]
@@ -53,7 +53,7 @@ class Children:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Children that are started meanwhile run under `torchfake run`."""
+        """While entered, child processes run under `torchfake run`."""
         start = subprocess.Popen.__init__
 
         def init(process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
@@ -80,7 +80,7 @@ def _is_this_python(program: Any) -> bool:
 
 
 def format_children(reports: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each process that was started."""
+    """One line per process that was started."""
     lines = []
     for report in reports:
         rank = report.get("rank")

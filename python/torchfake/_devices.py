@@ -48,7 +48,7 @@ def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
 
 
 def _is_left_out(new_state: torch.Tensor) -> bool:
-    """Whether a state cannot be restored, being that of a file read in the mode, and stand-ins answer: none is set."""
+    """Whether to skip restoring a state: it is unknown (from a file read in the mode), and the mode has stand-ins."""
     if not _C.is_fake(new_state) or _C.is_known(new_state):
         return False
     mode = current_mode()
@@ -64,7 +64,7 @@ def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
 
 
 def set_rng_state(original: Callable[..., None], new_state: torch.Tensor) -> None:
-    """`torch.set_rng_state`, of the generator of the CPU, which reads the state from memory."""
+    """`torch.set_rng_state`, for the generator of the CPU, which reads the state from memory."""
     if not _is_left_out(new_state):
         known = _C.known_values_of(new_state, True) if _C.is_fake(new_state) else new_state
         if known is None:
@@ -83,19 +83,19 @@ def _initial_seed() -> int:
 
 
 def _bases(of_cuda: type, generic: type) -> tuple[type, ...]:
-    """The bases of a stream or event: both kinds. With CUDA built in, that of `torch.cuda` is both."""
+    """The bases of a stream or event: both classes. In a build with CUDA, the one of `torch.cuda` is both."""
     return (of_cuda,) if issubclass(of_cuda, generic) else (generic, of_cuda)
 
 
 def _methods(generic: type) -> dict[str, Any]:
-    """The methods of the generic class: those of `torch.cuda` in a PyTorch that was built with CUDA call its driver."""
+    """The methods of the generic class: in a build with CUDA, those of `torch.cuda` call the driver."""
     return {name: method for name, method in vars(generic).items() if not name.startswith("__")} | {
         name: getattr(generic, name) for name in ("__enter__", "__exit__") if hasattr(generic, name)
     }
 
 
 class _OfCard:
-    """What `torch.cuda.Stream` and `torch.cuda.Event` have besides the generic class."""
+    """What `torch.cuda.Stream` and `torch.cuda.Event` have in addition to the generic class."""
 
     cuda_stream = 0
     cuda_event = 0
@@ -141,7 +141,7 @@ def _record(event: Any, stream: torch.Stream | None = None) -> None:
 
 
 def _elapsed_time(event: Any, end_event: Any) -> float:
-    """The milliseconds between two records, on the clock of this machine: nothing runs on a claimed card."""
+    """The milliseconds between two records, by the clock of this machine: nothing runs on a claimed card."""
     for each in (event, end_event):
         if not each.enable_timing:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -289,7 +289,7 @@ def maybe_opt_step(
     **kwargs: Any,
 ) -> float | None:
     # Whether a gradient overflowed is an unknown value. The step is taken, as in a successful run, so that memory plans
-    # include it. A mode that takes gradients for finite knows that none did, and a strict one refuses to say.
+    # include it. A mode that assumes finite gradients knows that none overflowed; a strict one raises.
     if any(map(_is_assumed, optimizer_state["found_inf_per_device"].values())):
         step: Callable[..., float | None] = optimizer.step
         return step(*args, **kwargs)

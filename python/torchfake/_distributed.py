@@ -1,9 +1,9 @@
-"""Process groups in a mode: one process stands for one rank of many, whatever backend the program asks for.
+"""Process groups in a mode: one process represents one rank of many, whatever backend the program requests.
 
 `init_process_group("nccl")` gives PyTorch's own fake group, with the rank and world size of the environment. Its
-collectives have the right sizes and unknown values (Note [Values of other ranks] in collectives.h). What is sent as a
-Python object is the exception, since a program uses it at once: it gets this rank's own contribution, and the mode's
-stand-ins hear of it.
+collectives have the right sizes and unknown values (Note [Values of other ranks] in collectives.h). Python objects are
+the exception, since a program uses them at once: the receiver gets this rank's own contribution, which is recorded as a
+stand-in of the mode.
 """
 
 from __future__ import annotations
@@ -200,13 +200,13 @@ def validate_plan(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
 
 
 def verify_shapes(original: Callable[..., None], process_group: Any, tensors: Any, *args: Any, **kwargs: Any) -> None:
-    """DDP compares the shapes of its parameters between ranks, in memory: all of them are this one's."""
+    """Skips DDP's comparison of parameter shapes between ranks, which reads memory: all of them are this rank's."""
     if not (_default_is_fake() and find_fake(tensors) is not None):
         original(process_group, tensors, *args, **kwargs)
 
 
 def _reduced(group: Any, bucket: Any) -> Any:
-    """What a bucket of gradients holds when all ranks have added theirs: the future of the fake group holds nothing."""
+    """The result of an all-reduce of a gradient bucket. The fake group's future would hold nothing."""
     buffer = bucket.buffer()
     dist.all_reduce(buffer.div_(dist.get_world_size(group)), group=group)
     future: Any = torch.futures.Future()
@@ -214,11 +214,11 @@ def _reduced(group: Any, bucket: Any) -> Any:
     return future
 
 
-_reduced.__annotations__.clear()  # DDP compares annotations with its own classes, and these are text
+_reduced.__annotations__.clear()  # DDP compares annotations with its own classes, and these are strings
 
 
 class _Without:
-    """An object of PyTorch's C++ without some of its methods, which return a constant here instead."""
+    """A C++ object of PyTorch's with some methods replaced by constants."""
 
     def __init__(self, inner: Any, **answers: Any) -> None:
         self._inner = inner
@@ -234,14 +234,14 @@ def pre_forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: A
     if dist.get_backend(self.process_group) == "fake" and not isinstance(self.reducer, _Without):
         if not self._comm_hooks:
             self.register_comm_hook(self.process_group, _reduced)
-        # The times of a card, which need a PyTorch with CUDA; an order of buckets that ranks agree on in memory.
+        # Skipped: timings, which need a PyTorch with CUDA, and the bucket order, which ranks agree on through memory.
         self.logger = _Without(self.logger, set_runtime_stats_and_log=None)
         self.reducer = _Without(self.reducer, _rebuild_buckets=False)
     return original(self, *args, **kwargs)
 
 
 def new_mesh(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
-    """Notes the meshes of the program: `--rank all` reads from them which ranks are alike."""
+    """Records the meshes of the program, from which `--rank all` determines which ranks are alike."""
     original(self, *args, **kwargs)
     mode = current_mode()
     names = getattr(self, "mesh_dim_names", None)
@@ -251,14 +251,14 @@ def new_mesh(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any
         try:
             ranks = self.mesh.flatten().tolist()
         except DataAccessError:
-            return  # a mesh of ranks that are not known
+            return  # the ranks of the mesh are unknown
     mesh = {"names": list(names), "shape": list(self.mesh.shape), "ranks": ranks}
     if mesh not in mode.meshes:
         mode.meshes.append(mesh)
 
 
 class _Ended:
-    """What `start_processes(join=False)` returns: its processes have ended."""
+    """The result of `start_processes(join=False)`: its processes have ended."""
 
     def join(self, *args: Any, **kwargs: Any) -> bool:
         return True
@@ -276,7 +276,7 @@ def start_processes(
     *others: Any,
     **kwargs: Any,
 ) -> Any:
-    """Runs one of the processes that `torch.multiprocessing.spawn` would start here: the rank that was chosen."""
+    """Runs only the selected rank of those that `torch.multiprocessing.spawn` would start, in this process."""
     mode = current_mode()
     if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
         return original(fn, args, nprocs, join, *others, **kwargs)

@@ -1,4 +1,4 @@
-"""`--dynamic NAME.DIM=SYMBOL`: the sizes of a model's inputs that are symbols."""
+"""`--dynamic NAME.DIM=SYMBOL`: model inputs with symbolic sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORM = re.compile(r"(?P<input>[A-Za-z_]\w*)\.(?P<dim>-?\d+)=(?P<symbol>[A-Za-z_
 
 @dataclass(frozen=True)
 class DynamicSize:
-    """A dimension of an input whose size is a symbol."""
+    """An input dimension with a symbolic size."""
 
     input: str
     dim: int
@@ -31,13 +31,13 @@ class DynamicSize:
 
 
 def parse_dynamic(text: str) -> DynamicSize:
-    """The size that `text` describes.
+    """Parses a dynamic size.
 
     >>> parse_dynamic("input_ids.1=seq")
     DynamicSize(input='input_ids', dim=1, symbol='seq')
 
     Raises:
-        ModelSpecError: It has another form.
+        ModelSpecError: `text` has another form.
     """
     found = _FORM.fullmatch(text)
     if found is None:
@@ -48,7 +48,7 @@ def parse_dynamic(text: str) -> DynamicSize:
 def make_dynamic(
     env: _C.ShapeEnv, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Sequence[DynamicSize]
 ) -> None:
-    """Makes sizes of the fakes that `model` is to be called with symbols of `env`; what they are now is the hint.
+    """Makes sizes of the fakes passed to `model` symbols of `env`, with the current sizes as hints.
 
     Raises:
         ModelSpecError: There is no such input or dimension, its size is 0 or 1, or one symbol was given two sizes.

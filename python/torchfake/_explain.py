@@ -1,4 +1,4 @@
-"""What an error about unknown values adds for people: what they wrote, where, and a way out of the mode in use."""
+"""Additions to errors about unknown values: the program's expression, its location, and options to avoid the error."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _OURS = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 _LIBRARY = sysconfig.get_paths()["stdlib"]
-#: Code without a file that is not the program's: of importlib, torch.fx, dataclasses. `<stdin>` is the program's.
+#: Prefixes of generated code without a file: importlib, torch.fx, dataclasses. `<stdin>` belongs to the program.
 _GENERATED = ("<frozen", "<eval_with_key", "<string", "<__")
 
-#: What reads a value, by the instruction at which the program stands.
+#: What reads a value, by the instruction that the program is executing.
 _BY_INSTRUCTION = {
     "POP_JUMP": "bool() of a condition",
     "JUMP_IF": "bool() of a condition",
@@ -37,12 +37,12 @@ _BY_INSTRUCTION = {
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether a file belongs to Python, PyTorch or torchfake, or is none."""
+    """Whether a file belongs to Python, PyTorch or torchfake, or is not a file."""
     return file.startswith((_OURS, _TORCH, *_GENERATED)) or (file.startswith(_LIBRARY) and "site-packages" not in file)
 
 
 def frame_of_program() -> FrameType | None:
-    """The innermost frame that belongs to the program: not to Python, PyTorch or torchfake. For reports alone."""
+    """The innermost frame of the program, without one of the standard library. Only for reports."""
     innermost = None
     for frame, _ in traceback.walk_stack(sys._current_frames()[threading.get_ident()]):
         file = frame.f_code.co_filename
@@ -55,7 +55,7 @@ def frame_of_program() -> FrameType | None:
 
 
 def _source_at(frame: FrameType) -> str:
-    """The expression that the frame is evaluating, as it is written; the line where Python does not say."""
+    """The source of the expression that the frame is evaluating; the whole line if Python records no positions."""
     first = last = begin = end = None
     positions = getattr(frame.f_code, "co_positions", None)
     if positions is not None and frame.f_lasti >= 0:
@@ -69,7 +69,7 @@ def _source_at(frame: FrameType) -> str:
 
 
 def written_as(frame: FrameType) -> str:
-    """What the program wrote to read a value: `.item()`, `float()`, `bool()` of a condition."""
+    """The construct by which the program reads a value: `.item()`, `float()`, `bool()` of a condition."""
     code = frame.f_code.co_code
     name = dis.opname[code[frame.f_lasti]] if 0 <= frame.f_lasti < len(code) else ""
     for instruction, words in _BY_INSTRUCTION.items():
@@ -99,7 +99,7 @@ def _ways_out(mode: Mode | None, message: str, is_about_shape: bool) -> str:
 
 
 def explanation(mode: Mode | None, message: str, *, is_about_shape: bool) -> str:
-    """A sentence or two to put behind the message of an error about unknown values."""
+    """A sentence or two to append to an error about unknown values."""
     frame = frame_of_program()
     if frame is None:
         return _ways_out(mode, message, is_about_shape)

@@ -46,8 +46,8 @@ def fit(
 ) -> None:
     """Find the largest value of an option with which a program fits on a card.
 
-    Runs the program a few times as `torchfake run` does, each time in a process of its own, and says which of the usual
-    measures would make more fit; each is tried. Exits with 3 if not even the first value fits, with 1 if the program
+    Runs the program a few times as `torchfake run` does, each time in a separate process, and reports which of the
+    usual measures would allow more; each is tried. Exits with 3 if not even the first value fits, with 1 if the program
     fails for another reason, with 2 if an option is invalid.
     """
     if not vary:
@@ -86,12 +86,12 @@ def fit(
 
 
 def _row(name: str) -> str:
-    """The key in the table of the card of that name."""
+    """The key of the card in the table."""
     return next(key for key, card in CARDS.items() if card.name == name)
 
 
 def print_fit(fit: Fit) -> None:
-    """Prints what was found as tables on standard output."""
+    """Prints the result as tables on standard output."""
     name = fit.varied.name
     table = Table(title=f"{fit.program}: the largest {name}", title_justify="left", header_style="bold")
     table.add_column("card")

@@ -1,4 +1,4 @@
-"""`torch.load`, `load_state_dict` and safetensors in the mode: a file yields fakes, and its data is not read."""
+"""`torch.load`, `load_state_dict` and safetensors in the mode: files yield fakes, and their data is not read."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _text(value: Any) -> Any:
 
 
 class _Storages:
-    """The storages of one file, by their key in the file."""
+    """The storages of one file, by key."""
 
     def __init__(self) -> None:
         self._by_key: dict[Any, UntypedStorage] = {}
@@ -277,7 +277,7 @@ def _known(number: Tensor) -> Tensor:
 
 
 class _FakeSlice:
-    """What `get_slice` returns in the mode."""
+    """The result of `get_slice` in the mode."""
 
     def __init__(self, real: Any, device: torch.device) -> None:
         self._real = real
@@ -301,7 +301,7 @@ class _FakeSlice:
 
 
 class _FakeSafeOpen:
-    """What `safe_open` returns in the mode. The library reads the header; the data is not read."""
+    """The result of `safe_open` in the mode. The library reads the header; the data is not read."""
 
     def __init__(self, real: Any, device: torch.device) -> None:
         self._real = real

@@ -1,7 +1,7 @@
-"""The usual measures against a full card, applied to a program from outside, so that what they save is tried.
+"""The usual measures to save memory, applied to a program from outside so that their effect can be measured.
 
-Each is a hook into the running program: it acts when a model is first called, or when an optimizer is made or steps.
-What it cannot be applied to is told with the reason.
+Each hooks into the running program: it acts when a model is first called, or when an optimizer is created or steps.
+Measures that cannot be applied are reported with the reason.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class NotApplicableError(Exception):
 
 
 class Measure:
-    """One measure. Applied in the process of a trial, so nothing of it has to be taken back but its hooks."""
+    """A measure, applied in the process of a trial, so that only its hooks need to be removed."""
 
-    #: What it is called in tables, and in `torchfake fit --measure`.
+    #: Its name in tables and for `torchfake fit --measure`.
     name: str = ""
-    #: What there is to know of it, in a line.
+    #: A one-line description.
     note: str = ""
-    #: By how much the varied batch is divided.
+    #: The factor by which the varied batch is divided.
     micro_batches: int = 1
 
     def __init__(self) -> None:
-        #: Why it was not applied; None once it was.
+        #: The reason why it has not been applied; None once it has.
         self.reason: str | None = "no model was called"
 
     @contextlib.contextmanager
@@ -44,7 +44,7 @@ class Measure:
 
 
 class _AtFirstCall(Measure):
-    """Acts on each outermost module when it is first called."""
+    """Acts on each outermost module on its first call."""
 
     only_training = True
 
@@ -82,8 +82,7 @@ class _AtFirstCall(Measure):
 
 
 def repeated_blocks(root: nn.Module) -> list[nn.Module]:
-    """Modules that repeat in a list or sequence and consist of others: the layers of a transformer, the blocks of a
-    residual network. Outer ones only."""
+    """The outermost repeated modules of a list or sequence with submodules: transformer layers, residual blocks."""
     found: list[nn.Module] = []
     inside: set[int] = set()
     for module in root.modules():
@@ -99,7 +98,7 @@ def repeated_blocks(root: nn.Module) -> list[nn.Module]:
 
 
 class Checkpointing(_AtFirstCall):
-    """`torch.utils.checkpoint` around each block; a model of transformers is asked to do it itself."""
+    """`torch.utils.checkpoint` around each block; a model of transformers enables its own checkpointing."""
 
     name = "checkpointing"
     note = "activation checkpointing of every block"
@@ -112,7 +111,7 @@ class Checkpointing(_AtFirstCall):
             self.reason = None
             return
         blocks = repeated_blocks(module)
-        if not blocks and self.reason is not None:  # called within a backward pass, layers are outermost too
+        if not blocks and self.reason is not None:  # within a backward pass, layers are outermost too
             self.reason = f"no block of layers repeats in {type(module).__name__}"
             return
         for block in blocks:
@@ -144,7 +143,7 @@ class Autocast(_AtFirstCall):
 
 
 class Bfloat16Weights(_AtFirstCall):
-    """Parameters, and with them gradients and optimizer state, in bfloat16."""
+    """Parameters, and therefore gradients and optimizer state, in bfloat16."""
 
     name = "bf16 weights"
     note = "model.to(torch.bfloat16), and its inputs too"
@@ -181,7 +180,7 @@ def _need_bfloat16(mode: fake_mode) -> None:
 
 
 class _AtSteps(Measure):
-    """Acts when an optimizer steps. It may hide the gradients from it, and then nothing happens in that step."""
+    """Acts when an optimizer steps. May hide the gradients from the optimizer, which then does nothing in that step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,12 +217,12 @@ class _AtSteps(Measure):
         self._hidden.clear()
 
     def act(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer takes this step itself."""
+        """Performs the measure. Returns whether the optimizer takes this step itself."""
         raise NotImplementedError
 
 
 class _InPlaceOfAdam(_AtSteps):
-    """Another optimizer takes the steps of Adam and AdamW, over the same parameters."""
+    """Another optimizer takes the steps of Adam and AdamW, with the same parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,9 +267,9 @@ class EightBitAdam(_InPlaceOfAdam):
 
 
 class _EightBitState(Optimizer):
-    """Allocates the state of an 8-bit Adam. Its kernel works in place and takes nothing on the side."""
+    """Allocates the state of an 8-bit Adam, whose kernel works in place without temporaries."""
 
-    SMALL = 4096  # tensors below keep 32 bits
+    SMALL = 4096  # smaller tensors keep 32 bits
     BLOCK = 256
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -297,7 +296,7 @@ class _EightBitState(Optimizer):
 
 
 class Accumulation(_AtSteps):
-    """A part of the batch at a time; optimizers step, and gradients go, only after all of them."""
+    """Processes the batch in parts: optimizers step and gradients are cleared only after all of them."""
 
     def __init__(self, micro_batches: int) -> None:
         super().__init__()
@@ -328,7 +327,7 @@ class Accumulation(_AtSteps):
 
 
 class FullyShard(_AtFirstCall):
-    """`fully_shard` of blocks and model before the first call, as the first of a number of ranks."""
+    """`fully_shard` on blocks and model before the first call, as the first of several ranks."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__()
@@ -344,7 +343,7 @@ class FullyShard(_AtFirstCall):
             raise NotApplicableError("parameters are not on the card")
         if torch.distributed.is_initialized() and self.reason is not None:
             raise NotApplicableError("the program is distributed already")
-        # By type: isinstance() asks a weak proxy for the class of what may be gone.
+        # By type: isinstance() would ask a weak proxy for the class of an object that may be gone.
         optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
         if any(optimizer.state for optimizer in optimizers):
             raise NotApplicableError("an optimizer has state before the model is first called")
@@ -360,13 +359,13 @@ class FullyShard(_AtFirstCall):
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["params"] = [sharded.get(id(p), p) for p in group["params"]]
         self.reason = None
-        # The call that is about to begin collected its hooks before there were any.
+        # The call in progress collected its hooks before these existed.
         for hook in list(module._forward_pre_hooks.values()):
             hook(module, (), {})
 
 
 def usual(micro_batches: bool) -> list[Callable[[], Measure]]:
-    """The measures that are tried, each made anew for a run; accumulation where the varied quantity is a batch."""
+    """Factories of the measures to try, one instance per run. With accumulation if the varied quantity is a batch."""
     found: list[Callable[[], Measure]] = [Checkpointing, Autocast, Bfloat16Weights, EightBitAdam, Adafactor, Sgd]
     if micro_batches:
         found += [functools.partial(Accumulation, 2), functools.partial(Accumulation, 4)]

@@ -1,4 +1,4 @@
-"""`torchfake report a.json b.json`: what changed in the memory of two runs."""
+"""`torchfake report a.json b.json`: the changes in memory between two runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torchfake._memory_report import size
 
 
 class NotAReportError(ValueError):
-    """A file holds no report of `torchfake run --json` or `Report.json`."""
+    """A file is not a report of `torchfake run --json` or `Report.json`."""
 
 
 def load_report(path: Path) -> dict[str, Any]:
     """The devices of a report, by name.
 
     Raises:
-        NotAReportError: The file cannot be read, or holds something else.
+        NotAReportError: The file cannot be read, or is not a report.
     """
     try:
         data = json.loads(path.read_text())
@@ -34,7 +34,7 @@ def load_report(path: Path) -> dict[str, Any]:
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of what differs: device, what, name, bytes in the one and in the other. Peaks are always there."""
+    """The differences, as rows: device, what, name, bytes before and after. Peaks are always included."""
     rows = []
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name, {}), after.get(name, {})
@@ -52,7 +52,7 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any
 
 
 def comparison_table(rows: list[dict[str, Any]], most: int = 40) -> Table:
-    """The same as a table."""
+    """A table of the differences."""
     table = Table(header_style="bold")
     for title in ("device", "what", "name"):
         table.add_column(title, overflow="fold")

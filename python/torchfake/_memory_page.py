@@ -1,4 +1,4 @@
-"""The page of a report on memory: HTML without scripts and without references to anything else.
+"""The HTML page of a memory report, without scripts and external references.
 
 Whatever comes from the program (names of modules, phases, operators, files) goes through `text`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-#: Colours by owner, told apart on light and dark paper.
+#: Colours by owner, distinguishable on light and dark backgrounds.
 _COLOURS = {
     "parameters": "#4269d0",
     "gradients": "#ff725c",
@@ -20,13 +20,13 @@ _COLOURS = {
     "workspaces": "#9498a0",
 }
 _PHASES = ("#7aa6d8", "#d8a07a", "#9ccf8a", "#c79ad6", "#d6cf7a")
-_ROWS = 20  # of a table
-_DEEPEST = 6  # levels of modules that are drawn
-_NARROWEST = 0.4  # per cent of the width that a module needs to be drawn
+_ROWS = 20  # in a table
+_DEEPEST = 6  # the number of module levels drawn
+_NARROWEST = 0.4  # minimum width in percent of a module that is drawn
 
 
 def size(nbytes: int) -> str:
-    """A number of bytes for people: "1.50 GiB"."""
+    """Formats a number of bytes: "1.50 GiB"."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
@@ -170,7 +170,7 @@ def _largest(device: dict[str, Any]) -> str:
 
 
 def savings(owners: dict[str, int]) -> list[tuple[str, int, str]]:
-    """(measure, bytes of the peak at most, how that follows from the owners)."""
+    """(measure, upper bound of the bytes saved at the peak, explanation), estimated from the owners."""
     state, activations = owners["optimizer state"], owners["activations"]
     weights = owners["parameters"] + owners["gradients"] + state
     return [
@@ -204,7 +204,7 @@ def _savings(device: dict[str, Any]) -> str:
 
 
 def _flame(device: dict[str, Any]) -> str:
-    """Modules as bars, those inside below the one that holds them; a bar is as wide as its bytes."""
+    """Modules as bars, with submodules below the module that contains them. Widths are proportional to bytes."""
     tree: dict[str, Any] = {"size": 0, "inside": {}}
     for path, nbytes in device["modules"].items():
         node = tree

@@ -1,4 +1,4 @@
-"""Reports on memory: a table for the terminal, JSON, and one page of HTML."""
+"""Memory reports: a table for the terminal, JSON, and an HTML page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchfake import _C
     from torchfake._memory_tracking import Moment, Point
 
-#: The version of what `Report.json` gives; changes with its meaning.
+#: The schema version of `Report.json`; incremented when its meaning changes.
 SCHEMA = 1
 
 __all__ = ["Report", "size", "sparkline"]
@@ -22,7 +22,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[int], width: int = 60) -> str:
-    """A line of bars, each the highest of its stretch of `values`."""
+    """A line of bars, each showing the maximum of an interval of `values`."""
     if not values:
         return ""
     width = min(width, len(values))
@@ -34,7 +34,7 @@ def sparkline(values: list[int], width: int = 60) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a tracker found. `str()` is a table; `json()` and `html()` hold the same and more."""
+    """The result of a tracker. `str()` gives a table; `json()` and `html()` contain the same and more."""
 
     data: dict[str, Any]
 
@@ -94,5 +94,5 @@ class Report:
         return fragment_of(self.data)
 
     def html(self) -> str:
-        """One page without references to others."""
+        """A self-contained page."""
         return page_of(self.data)

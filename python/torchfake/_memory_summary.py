@@ -1,4 +1,4 @@
-"""The table of `torch.cuda.memory_summary`, from statistics."""
+"""The table of `torch.cuda.memory_summary`, computed from statistics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _count(value: int, unit_of: float) -> str:
 
 
 def summary_of(stats: Mapping[str, int], device: int, abbreviated: bool) -> str:
-    """What PyTorch prints for these statistics."""
+    """The text that PyTorch prints for these statistics."""
     thick, thin = "=" * 75, "-" * 75
     ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
     lines = [
@@ -59,7 +59,7 @@ def summary_of(stats: Mapping[str, int], device: int, abbreviated: bool) -> str:
         for key, title in metrics:
             lines += [thin, row(title, f"{key}.all", f"{key}.all", show)]
             if not abbreviated:
-                # In the units of both pools together.
+                # In the units used for both pools together.
                 lines += [row(name, f"{key}.{pool}", f"{key}.all", show) for pool, name in _POOLS]
     for key, title in _OVERSIZE:
         lines += [thin, row(title, key, key, _count)]

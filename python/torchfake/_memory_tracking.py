@@ -1,4 +1,4 @@
-"""Who owns the memory of a mode: hooks of modules and optimizers tell the engine's ledger what they are at."""
+"""Memory by owner: hooks of modules and optimizers report to the engine's ledger what is running."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Piece(NamedTuple):
     module: str
     phase: str
     address: int
-    file: str  # of the program's line that made it; "" where lines are not recorded
+    file: str  # the file of the program line that allocated it; "" if lines are not recorded
     line: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """What lived after one event."""
+    """The memory that is alive after an event."""
 
     device: str
     event: int
@@ -65,14 +65,14 @@ class Moment:
 
     @property
     def owners(self) -> dict[str, int]:
-        """Bytes by owner, all owners of `OWNERS`; they add up to `total`."""
+        """Bytes by owner, for all owners in `OWNERS`; they add up to `total`."""
         found = dict.fromkeys(OWNERS, 0)
         for piece in self.pieces:
             found[piece.owner] += piece.nbytes
         return found
 
     def by_module(self) -> dict[str, int]:
-        """Bytes by the path of the module that made them; "" for what was made outside."""
+        """Bytes by path of the module that allocated them; "" for allocations outside of modules."""
         found: dict[str, int] = defaultdict(int)
         for piece in self.pieces:
             found[piece.module] += piece.nbytes
@@ -97,13 +97,13 @@ class Point:
 
 
 def model_of_mode() -> _C.MemoryModel | None:
-    """The model of the mode that is entered, or None."""
+    """The memory model of the active mode, or None."""
     state = _C.current_mode()
     return None if state is None else _C.memory_model(state)
 
 
 class Tracker(contextlib.AbstractContextManager["Tracker"]):
-    """Records the memory of a mode while it is entered; its answers stay valid afterwards. See `memory.track`."""
+    """Records the memory of a mode while entered; its results remain valid afterwards. See `memory.track`."""
 
     def __init__(self, card: dict[str, Any], lines: bool = False) -> None:
         self._card = card
@@ -150,7 +150,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         self._model.ledger = None
         self._exits.close()
 
-    # ---- What the program is at
+    # ---- What is running
 
     def _claim(self, root: nn.Module) -> None:
         for inner, scope in self.scopes.inside(root):
@@ -175,10 +175,10 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         self._ledger.begin_phase("")
 
     def phase(self, name: str) -> None:
-        """Names what follows, in the timeline and the report."""
+        """Starts a named phase, shown in the timeline and the report."""
         self._ledger.begin_phase(name)
 
-    # ---- Answers
+    # ---- Results
 
     def _device(self, device: str | torch.device | None) -> str:
         if device is not None:
@@ -192,7 +192,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
 
     @property
     def peak(self) -> int:
-        """The most bytes that were allocated at once, on the device that had most."""
+        """The peak of allocated bytes, on the device with the highest peak."""
         return self._ledger.peak(self._device(None))[1]
 
     @property
@@ -219,7 +219,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         ]
 
     def at(self, event: int, device: str | torch.device | None = None) -> Moment:
-        """What lived on `device` after an event."""
+        """The memory alive on `device` after an event."""
         name = self._device(device)
         alive = [
             piece
@@ -229,34 +229,34 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         return Moment(name, event, sum(piece.nbytes for piece in alive), alive)
 
     def at_peak(self, device: str | torch.device | None = None) -> Moment:
-        """What lived when most was allocated."""
+        """The memory alive at the peak."""
         name = self._device(device)
         return self.at(self._ledger.peak(name)[0], name)
 
     @property
     def timeline(self) -> list[Point]:
-        """Bytes by owner after every event, on the device that had most."""
+        """Bytes by owner after every event, on the device with the highest peak."""
         return self.timeline_of()
 
     def timeline_of(self, device: str | torch.device | None = None, points: int = 0) -> list[Point]:
-        """The same of one device; thinned out to about `points`, keeping peaks, if that is not 0."""
+        """The same for one device, reduced to about `points` with peaks kept; 0 keeps all."""
         phases = self._ledger.phases()
         found = self._ledger.timeline(self._device(device), points)
         return [Point(event, phases[phase], owners) for event, phase, owners in found]
 
     def by_module(self) -> dict[str, int]:
-        """Bytes at the peak by the path of the module that made them."""
+        """Bytes at the peak by path of the module that allocated them."""
         return self.at_peak().by_module()
 
     @property
     def model(self) -> _C.MemoryModel:
-        """The model of memory that is tracked."""
+        """The memory model that is tracked."""
         if self._model is None:
             raise RuntimeError("memory.track: the tracker has not been entered")
         return self._model
 
     def report(self) -> Report:
-        """Figures, tables and pictures: prints as a table, renders as HTML in notebooks."""
+        """Figures, tables and charts: prints as a table, renders as HTML in notebooks."""
         moments = {name: self.at_peak(name) for name in self.devices}
         timelines = {name: self.timeline_of(name, _POINTS) for name in self.devices}
         return Report.of(moments, timelines, self.model)

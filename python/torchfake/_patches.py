@@ -16,7 +16,7 @@ Invariants:
   are.
 - A stand-in compares equal to its original, and has its name, documentation and identity in pickles.
 - Copies of a function in other modules (`from torch.cuda import current_device`) are replaced as well.
-- `remove` does not touch a name that has been rebound by somebody else in the meantime.
+- `remove` does not touch a name that has been rebound by others in the meantime.
 
 Rejected: a `TorchFunctionMode`. It would see only torch functions called inside the mode, and fakes have to work
 outside it too.
@@ -177,7 +177,7 @@ class _Applied:
 
     def undo(self) -> None:
         if self.place.raw() is not self.value:
-            return  # rebound by somebody else
+            return  # rebound by others
         if self.before is _MISSING:
             self.place.drop()
         else:

@@ -1,4 +1,4 @@
-"""How a long `torchfake run` is going: a line on standard error."""
+"""The progress of a long `torchfake run`: a line on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from torchfake.modes import fake_mode
 
-#: A run is silent for so many seconds; then it says how it goes, so often: on a terminal, and elsewhere.
+#: Seconds before the first message, and between messages on a terminal and elsewhere.
 SILENT_FOR = 10.0
 EVERY_ON_TERMINAL = 1.0
 EVERY_ELSEWHERE = 60.0
@@ -19,7 +19,7 @@ _GIB = 1 << 30
 
 
 def describe(mode: fake_mode, seconds: float) -> str:
-    """What can be said of a run that has not ended."""
+    """A description of a run in progress."""
     peaks = [mode.cards.allocated(index)[1] for index in range(len(mode.cards))]
     count = sum(entry.count for entry in mode.stand_ins.entries)
     parts = [f"{seconds:.0f} s"]
@@ -33,7 +33,7 @@ def describe(mode: fake_mode, seconds: float) -> str:
 
 @contextlib.contextmanager
 def progress(mode: fake_mode, *, silent_for: float = SILENT_FOR) -> Iterator[None]:
-    """Says meanwhile how the run goes. A terminal has one line, which is gone in the end; a file gets one a minute."""
+    """Reports progress while entered: on a terminal in one line, removed at the end; in a file one line per minute."""
     ended = threading.Event()
     begin = time.perf_counter()
     stream = sys.stderr

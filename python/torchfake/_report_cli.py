@@ -19,7 +19,7 @@ def report(
 ) -> None:
     """Compare the memory of two runs: peaks, owners and modules, the largest change first.
 
-    Exits with 2 if a file is no report.
+    Exits with 2 if a file is not a report.
     """
     try:
         rows = compare(load_report(before), load_report(after))

@@ -1,4 +1,4 @@
-"""What `torchfake run` writes of memory besides its report: a page, a snapshot and a trace, from one tracker."""
+"""The memory files that `torchfake run` writes besides its report (page, snapshot, trace), all from one tracker."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torchfake._step_time_page import section_of
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that were asked for.
+    """The requested files.
 
     Attributes:
-        html: A page on where the memory goes.
+        html: A page showing where the memory goes.
         snapshot: A file for PyTorch's memory viewer.
         trace: A Chrome trace of allocated bytes by owner.
     """
@@ -29,11 +29,11 @@ class Outputs:
 
     @property
     def need_tracking(self) -> bool:
-        """Whether any of them says who owns what."""
+        """Whether any of them needs owners."""
         return (self.html or self.snapshot or self.trace) is not None
 
     def write(self, report: dict[str, Any], tracker: Tracker) -> None:
-        """Writes them. `report` is the run's, with the tracker's under "memory"."""
+        """Writes the files. `report` is that of the run, with the tracker's under "memory"."""
         if self.html is not None:
             more = section_of(report["step_time"]) if "step_time" in report else ""
             self.html.write_text(page_of(report["memory"], report, more), encoding="utf-8")
@@ -44,7 +44,7 @@ class Outputs:
 
 
 def _frames(piece: Piece) -> list[dict[str, Any]]:
-    """The stack that the viewer shows: operator, module, and the program's line where lines are recorded."""
+    """The stack shown by the viewer: operator, module, and the program's line if lines are recorded."""
     frames = [{"name": piece.op or piece.owner, "filename": f"owner: {piece.owner}", "line": 0}]
     if piece.module:
         frames.append({"name": piece.module, "filename": "module", "line": 0})
@@ -54,7 +54,7 @@ def _frames(piece: Piece) -> list[dict[str, Any]]:
 
 
 def snapshot_of(tracker: Tracker) -> dict[str, Any]:
-    """The history of allocations in the form of `torch.cuda.memory._snapshot()`. A time is the number of an event."""
+    """The history of allocations in the format of `torch.cuda.memory._snapshot()`. Times are event numbers."""
     events: list[tuple[int, str, Piece]] = []
     for piece in tracker.pieces:
         events.append((piece.born, "alloc", piece))
@@ -85,7 +85,7 @@ def snapshot_of(tracker: Tracker) -> dict[str, Any]:
 
 
 def chrome_trace_of(tracker: Tracker) -> dict[str, Any]:
-    """Counters by owner and spans of phases, for chrome://tracing and Perfetto. A microsecond is an event."""
+    """Counters by owner and spans of phases, for chrome://tracing and Perfetto. One microsecond is one event."""
     events: list[dict[str, Any]] = []
     for number, name in enumerate(tracker.devices):
         events.append({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})

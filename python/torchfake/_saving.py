@@ -1,7 +1,7 @@
-"""Files of fakes in formats that hold bytes: the header is as ever, and a sparse hole stands where the data would be.
+"""Saving fakes in formats that store bytes: a normal header, with a sparse hole in place of the data.
 
-Our loader reads the header alone and gives fakes; anybody else reads zeros, which the marker in the header, and a
-warning when the file is written, tell.
+Our loader only reads the header and returns fakes. Other readers get zeros; a marker in the header and a warning at
+writing time indicate this.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def save_file(
     filename: str | os.PathLike[str],
     metadata: dict[str, str] | None = None,
 ) -> None:
-    """`safetensors.torch.save_file` for a dictionary with fakes among its tensors."""
+    """`safetensors.torch.save_file` for a dictionary that contains fakes."""
     if not isinstance(tensors, dict) or not any(isinstance(t, Tensor) and _C.is_fake(t) for t in tensors.values()):
         original(tensors, filename, metadata)
         return
@@ -50,7 +50,7 @@ def save_file(
     names = {dtype: name for name, dtype in _DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": {**(metadata or {}), MARKER: "fake tensors: the data is a hole"}}
     offset = 0
-    # By alignment and then name, as the library orders them.
+    # Sorted like the library does: by alignment, then by name.
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         if not tensor.is_contiguous():
             raise ValueError(

@@ -1,9 +1,8 @@
-"""The largest value that fits, by few measurements.
+"""The largest value that fits, found with few measurements.
 
-Memory is nearly a straight line in a batch size, so the next value to try is where the line through two runs meets the
-card's size. A run without a limit tells for all cards at once, but for those whose size lies between what was allocated
-and what was reserved at the most: there PyTorch's allocator gives memory back and tries again, and only a run with that
-limit knows.
+Memory is nearly linear in a batch size, so the next value to try is where the line through two runs meets the card's
+size. A run without a limit is conclusive for every card except those whose size is between the peaks of allocated and
+reserved memory: there PyTorch's allocator releases memory and retries, so only a run with that limit decides.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-_SLOW = 4  # so many steps that do not halve what is left are enough
+_SLOW = 4  # the number of steps without halving the remaining range before bisection
 
 
 @dataclass
 class Search:
-    """Looks for the largest of `values` that fits; each is measured once.
+    """Searches for the largest of `values` that fits, measuring each at most once.
 
     Attributes:
-        measure: What a run without a limit needs at least and at most, in bytes.
-        confirm: Whether a run with the limit gets through.
-        known: What has been measured, by value. May hold what others measured on a card of the same kind.
-        prior: Needs that may differ a little; they tell where to begin.
+        measure: Returns the minimum and maximum bytes needed, from a run without a limit.
+        confirm: Returns whether a run with the limit succeeds.
+        known: Measurements by value. May include those of other cards of the same kind.
+        prior: Approximate needs, used to choose the starting point.
     """
 
     values: Sequence[int]
@@ -33,8 +32,8 @@ class Search:
     prior: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def largest(self) -> int | None:
-        """The largest value that fits, if what needs more than one that does not fit does not fit either."""
-        low, high = -1, len(self.values)  # those up to low fit, those from high on do not
+        """The largest value that fits, assuming that values above one that does not fit do not fit either."""
+        low, high = -1, len(self.values)  # values up to low fit, values from high on do not
         for index, value in enumerate(self.values):
             if value in self.known and low < index < high:
                 low, high = (index, high) if self._fits(value) else (low, index)
@@ -56,30 +55,30 @@ class Search:
         return most <= self.limit or (least <= self.limit and self.confirm(value))
 
     def _is_between(self, value: int) -> bool:
-        """Whether a run without a limit would hardly tell, by the line through two others that are not far away."""
+        """Whether a run without a limit would probably be inconclusive, extrapolating from two measurements nearby."""
         band = self._band(self.known)
         near = any(abs(known - value) * 4 <= value for known in self.known)
         return band is not None and near and band[0] < value <= band[1]
 
     def _next(self, low: int, high: int, slow: int) -> int:
-        """The index to try next, of those between the highest that fits and the lowest that does not."""
+        """The next index to try, between the highest that fits and the lowest that does not."""
         last = len(self.values) - 1
         band = self._band(self.known) or self._band(self.prior | self.known)
         if band is None:
             return last if high > last else 0 if low < 0 else (low + high) // 2
         first, end = (sum(value <= edge for value in self.values) - 1 for edge in band)
         first, end = max(first, low + 1), min(end + 1, high - 1)
-        if slow > _SLOW or (first > end and high - low > 3 and slow > 1):  # the line leads nowhere
+        if slow > _SLOW or (first > end and high - low > 3 and slow > 1):  # the extrapolation fails
             return (low + high) // 2
         return min(max((first + end) // 2, low + 1), high - 1)
 
     def _band(self, needs: dict[int, tuple[int, int]]) -> tuple[float, float] | None:
-        """The values that meet the limit, by the lines through the needs next to it: surely fits, surely does not."""
+        """The values at which the extrapolated needs (least, most) reach the limit: surely fits, surely does not."""
         least, most = (self._crossing({value: both[which] for value, both in needs.items()}) for which in (0, 1))
         return None if least is None or most is None else (min(most, least), max(most, least))
 
     def _crossing(self, needs: dict[int, int]) -> float | None:
-        """Where the line through the two points next to the limit meets it."""
+        """The value at which the line through the two points nearest to the limit reaches it."""
         points = sorted(needs.items())
         below = [point for point in points if point[1] <= self.limit][-2:]
         above = [point for point in points if point[1] > self.limit][:2]

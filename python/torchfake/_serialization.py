@@ -2,7 +2,7 @@
 
 Note [A fake in a pickle]
 A pickled fake is unpickled as a fake, inside or outside a mode, on the device it claimed. The pickle contains its
-metadata, and one `SavedStorage` per storage: pickle writes an object it has met before as a reference, so views of one
+metadata, and one `SavedStorage` per storage: pickle writes repeated objects as references, so views of one
 storage share one storage again.
 
     with fake_mode():

@@ -102,11 +102,11 @@ def write(original: Callable[..., Any], self: UntypedStorage, *args: Any, **kwar
 
 
 def resize_(original: Callable[..., Any], self: UntypedStorage, size: Any) -> Any:
-    """The memory of a fake gets another size, which the mode's observer hears of and may refuse."""
+    """Resizes the memory of a fake. The mode's observer is notified and may refuse."""
     if not _claims(self):
         return write(original, self, size)
     if int(size) < 0:
-        return original(self, size)  # which says what is wrong
+        return original(self, size)  # raises the appropriate error
     _C.resize_storage(self, int(size))
     return self
 
@@ -155,7 +155,7 @@ _comparing = threading.local()
 
 
 def comparing_addresses(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Replaces functions that read addresses only to see whether two storages are the same, or one is empty."""
+    """Replaces functions that read addresses only to check whether two storages are the same, or one is empty."""
     outer = getattr(_comparing, "now", False)
     _comparing.now = True
     try:
@@ -190,9 +190,9 @@ def _mixed(what: str) -> RealTensorError:
 # ---- Memory from outside ---------------------------------------------------------------------------------------------
 #
 # Note [Outside memory]
-# `torch.from_numpy` and similar functions make tensors that share memory owned by somebody else. In the mode they
-# return fakes. If the tensor is small, that memory itself holds the fake's known values (see Note [Known values]), not
-# a copy of it, so that each side sees the other's writes as in a real run:
+# `torch.from_numpy` and similar functions make tensors that share memory owned by others. In the mode they return
+# fakes. If the tensor is small, that memory itself holds the fake's known values (see Note [Known values]), not a copy
+# of it, so that each side sees the other's writes as in a real run:
 #
 #     array = numpy.zeros(3)
 #     fake = torch.from_numpy(array)
@@ -211,7 +211,7 @@ def _enter_mode(tensor: Tensor) -> Tensor:
     if not _C.in_fake_mode() or _C.is_fake(tensor):
         return tensor
     requires_grad = tensor.requires_grad
-    # Not detached: the engine shares the memory only if no other tensor uses it, and nobody else holds `tensor`.
+    # Not detached: the engine shares the memory only if no other tensor uses it, and `tensor` has no other owner.
     fake: Tensor = torch.ops.aten.lift_fresh(tensor.requires_grad_(False))
     return fake.requires_grad_(requires_grad)
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes in Python: conversion to sympy, pickling, and what PyTorch's functions lack for native nodes."""
+"""Symbolic sizes in Python: conversion to sympy, pickling, and PyTorch functions that lack support for native nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["dump", "load", "load_env", "load_node", "state_of", "to_sympy"]
 
 
 def to_sympy(expr: _C.Expr) -> Any:
-    """The expression in sympy, with PyTorch's functions for what sympy lacks. For reading and for tests."""
+    """The expression in sympy, with PyTorch's functions where sympy has none. For display and for tests."""
     import sympy  # type: ignore[import-untyped]
     from torch.utils._sympy import functions
 
@@ -114,7 +114,7 @@ def dump(expr: _C.Expr) -> Any:
 
 
 def load(env: _C.ShapeEnv, data: Any) -> _C.Expr:
-    """What `dump` made, in an environment that has its symbols."""
+    """The inverse of `dump`, in an environment that has the symbols."""
     if not isinstance(data, tuple):
         return env._build("constant", [], data)
     if data[0] == "symbol":
@@ -127,7 +127,7 @@ def load(env: _C.ShapeEnv, data: Any) -> _C.Expr:
 
 
 def load_node(env: _C.ShapeEnv, data: Any) -> Any:
-    """For pickle: a node of a symbolic number."""
+    """Unpickles the node of a symbolic number."""
     number = env._number(load(env, data))
     return number.node if isinstance(number, SymInt | SymFloat | SymBool) else next(_any_node(env)).wrap_int(number)
 
@@ -139,7 +139,7 @@ def _any_node(env: _C.ShapeEnv) -> Any:
 
 
 def state_of(env: _C.ShapeEnv) -> dict[str, Any]:
-    """For pickle: all of an environment."""
+    """The whole state of an environment, for pickle."""
     return {
         "options": {"duck_shape": env.duck_shape, "specialize_zero_one": env.specialize_zero_one},
         "symbols": env._symbol_rows(),
@@ -149,7 +149,7 @@ def state_of(env: _C.ShapeEnv) -> dict[str, Any]:
 
 
 def load_env(state: dict[str, Any]) -> _C.ShapeEnv:
-    """For pickle: an environment from its state."""
+    """An environment from its state, for pickle."""
     env = _C.ShapeEnv(**state["options"])
     env._restore_symbols(state["symbols"])
     facts = [[(load(env, expr), op) for expr, op in state[name]] for name in ("guards", "assertions")]
@@ -158,7 +158,7 @@ def load_env(state: dict[str, Any]) -> _C.ShapeEnv:
 
 
 def is_native(value: object) -> bool:
-    """Whether it is a symbolic number of torchfake's."""
+    """Whether this is one of torchfake's symbolic numbers."""
     return isinstance(value, SymInt | SymFloat | SymBool) and isinstance(value.node, _C.SymNode)
 
 
@@ -166,7 +166,7 @@ def is_native(value: object) -> bool:
 
 
 def check_env(env: object) -> None:
-    """Raises TypeError for what is no environment of symbols, torchfake's or PyTorch's."""
+    """Raises TypeError if `env` is not a shape environment, torchfake's or PyTorch's."""
     if (
         env is not None
         and not isinstance(env, _C.ShapeEnv)
@@ -181,14 +181,14 @@ def env_of(state: _C.ModeState) -> Any:
 
 
 def source_name(source: Any) -> str:
-    """The text of a `torch._guards.Source`, or of whatever stands for one."""
+    """The text of a `torch._guards.Source` or a substitute."""
     name = getattr(source, "name", source)
     name = name() if callable(name) else name
     return "" if name is None else str(name)
 
 
 def number_of(size: Any) -> int:
-    """What a size stands at: its hint, or an example that its environment allows."""
+    """A concrete value for a size: its hint, or an example in its range."""
     if isinstance(size, int):
         return size
     hint: int | None = size.node.hint
@@ -201,7 +201,7 @@ def asks_for_symbol(dynamic_dim: Any) -> bool:
 
 
 def make_symbolic(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
-    """Makes sizes of `fake`, which has those of `real`, symbols of `env`, as `context` says; all by default."""
+    """Makes sizes of `fake` symbols of `env` as given by `context`; by default all. `fake` has the sizes of `real`."""
     if context is not None and len(context.dynamic_sizes) != fake.dim():
         raise ValueError(
             f"from_tensor: the symbolic_context is for {len(context.dynamic_sizes)} dimensions, and the tensor has "
@@ -245,12 +245,12 @@ def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any
 
 _UNKNOWN = itertools.count()
 
-#: As large as the examples of the engine.
+#: The same example size as in the engine.
 _EXAMPLE = 5040
 
 
 def example_of(node: Any) -> int | float | bool | None:
-    """A value that one of PyTorch's own numbers without a hint may have, by what is known of each symbol in it."""
+    """An example value for one of PyTorch's own numbers without a hint, within the known ranges of its symbols."""
     env = node.shape_env
     if env is None or not hasattr(env, "var_to_range"):
         return None
@@ -265,7 +265,7 @@ def example_of(node: Any) -> int | float | bool | None:
     return node.pytype(expr.xreplace(values))  # type: ignore[no-any-return]
 
 
-# What the engine asks of an environment of PyTorch's own where only data tells a size or a value.
+# Called by the engine for data-dependent sizes and values if the environment is PyTorch's own.
 
 
 def gives_sizes(env: Any) -> bool:
@@ -301,7 +301,7 @@ def new_boolean(env: Any) -> Any:
 
 
 def sym_ite(original: Callable[..., Any], pred: SymBool, then_val: Any, else_val: Any) -> Any:
-    """`SymBool.__sym_ite__`, which insists on PyTorch's own nodes."""
+    """`SymBool.__sym_ite__`, which only accepts PyTorch's own nodes."""
     if not is_native(pred):
         return original(pred, then_val, else_val)
     from torch.fx.experimental.sym_node import to_node, wrap_node
@@ -312,14 +312,14 @@ def sym_ite(original: Callable[..., Any], pred: SymBool, then_val: Any, else_val
 
 
 def guarding_hint_or_throw(original: Callable[..., Any], a: Any) -> Any:
-    """`symbolic_shapes.guarding_hint_or_throw`, which insists on PyTorch's own nodes."""
+    """`symbolic_shapes.guarding_hint_or_throw`, which only accepts PyTorch's own nodes."""
     if not is_native(a):
         return original(a)
     return a.node.shape_env.guarding_hint_or_throw(a.node)
 
 
 def advise_is_size(original: Callable[..., Any], a: Any) -> None:
-    """`symbolic_shapes._advise_is_size`, which passes over nodes that are not PyTorch's own."""
+    """`symbolic_shapes._advise_is_size`, which ignores nodes that are not PyTorch's own."""
     if not is_native(a):
         original(a)
     elif a.node.shape_env.is_unbacked_symint(a.node.expr):
@@ -329,7 +329,7 @@ def advise_is_size(original: Callable[..., Any], a: Any) -> None:
 def compute_unbacked_bindings(
     original: Callable[..., Any], shape_env: Any, example_value: Any, old_example_value: Any = None, peek: bool = False
 ) -> dict[Any, KeyPath] | None:
-    """`symbolic_shapes.compute_unbacked_bindings`: where in a result the symbols lie that were made for it."""
+    """`symbolic_shapes.compute_unbacked_bindings`: the positions in a result of the symbols created for it."""
     if not isinstance(shape_env, _C.ShapeEnv):
         return original(shape_env, example_value, old_example_value, peek)  # type: ignore[no-any-return]
     pending = set(shape_env.pending_fresh_unbacked_symbols if peek else shape_env._take_pending())
@@ -376,7 +376,7 @@ def _find_bindings(value: Any, path: KeyPath, pending: set[Any], bindings: dict[
 
 
 def _bound_symbol(expr: _C.Expr, pending: set[Any]) -> tuple[Any, KeyPath] | None:
-    """The pending symbol that follows from a number with this expression, and how."""
+    """The pending symbol that determines this expression, and how it is derived from the value."""
     from torch.fx.experimental.symbolic_shapes import ConvertIntKey, DivideByKey
 
     if expr in pending:
@@ -384,7 +384,7 @@ def _bound_symbol(expr: _C.Expr, pending: set[Any]) -> tuple[Any, KeyPath] | Non
     # A number times a symbol: the symbol is the quotient.
     if expr.op == "sum" and expr.number == 0 and len(expr.args) == 1 and expr.args[0] in pending:
         return expr.args[0], (DivideByKey(expr.coefficients[0]),)
-    # A boolean is a symbol that is 1.
+    # A boolean symbol is an integer symbol compared with 1.
     if expr.op == "eq":
         symbols = expr.free_symbols & pending
         if len(symbols) == 1 and str(expr) == f"{next(iter(symbols))} == 1":
@@ -393,7 +393,7 @@ def _bound_symbol(expr: _C.Expr, pending: set[Any]) -> tuple[Any, KeyPath] | Non
 
 
 def _bind_again(env: _C.ShapeEnv, new: Any, old: Any) -> None:
-    """Makes the symbol of a second trace what it was in the first."""
+    """Replaces the symbol of a second trace by that of the first."""
     if not is_native(new) or not new.node.expr.is_symbol or new.node.hint is not None:
         return
     if is_native(old) and old.node.expr != new.node.expr and env.is_unbacked_symint(old.node.expr):
@@ -403,7 +403,7 @@ def _bind_again(env: _C.ShapeEnv, new: Any, old: Any) -> None:
 
 
 def rebind_unbacked(original: Callable[..., Any], shape_env: Any, n: Node, result: Any) -> None:
-    """`symbolic_shapes.rebind_unbacked`: gives the symbols of a result the names that they had when `n` ran before."""
+    """`symbolic_shapes.rebind_unbacked`: gives the symbols of a result the names from the previous run of `n`."""
     if not isinstance(shape_env, _C.ShapeEnv):
         original(shape_env, n, result)
         return
@@ -411,7 +411,7 @@ def rebind_unbacked(original: Callable[..., Any], shape_env: Any, n: Node, resul
         return
     for earlier, path in (n.meta.get("unbacked_bindings") or {}).items():
         if not isinstance(earlier, _C.Expr) or earlier.shape_env is not shape_env:
-            continue  # of another environment, where the names say nothing
+            continue  # belongs to another environment, where the names are meaningless
         value = key_get(result, path)
         if not is_native(value) or value.node.hint is not None:
             continue
@@ -428,7 +428,7 @@ def rebind_unbacked(original: Callable[..., Any], shape_env: Any, n: Node, resul
 def constrain_range_for_size(
     original: Callable[..., Any], a: Any, min: int | None = None, max: int | None = None
 ) -> None:
-    """`symbolic_shapes._constrain_range_for_size`, which asks for a sympy symbol."""
+    """`symbolic_shapes._constrain_range_for_size`, which requires a sympy symbol."""
     if not is_native(a):
         original(a, min, max)
     else:
@@ -436,7 +436,7 @@ def constrain_range_for_size(
 
 
 def is_singleton(original: Callable[..., Any], a: Any) -> bool:
-    """`symbolic_shapes.has_static_value`, which asks for sympy's ranges."""
+    """`symbolic_shapes.has_static_value`, which requires sympy's ranges."""
     if not is_native(a):
         return bool(original(a))
     if isinstance(a, SymInt):

@@ -20,7 +20,7 @@ from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 # ---- Attributes ------------------------------------------------------------------------------------------------------
 #
 # Fakes are plain tensors, so `fake_device`, `fake_mode`, `constant`, `real_tensor` and the memos are descriptors on
-# `torch.Tensor` that answer for fakes alone: on a real tensor they raise `AttributeError`, and an attribute that a
+# `torch.Tensor` that apply only to fakes: on a real tensor they raise `AttributeError`, and an attribute that a
 # subclass or an instance defines takes precedence.
 
 
@@ -29,7 +29,7 @@ def _real_tensor(fake: Tensor) -> Tensor | None:
 
 
 def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
-    """The symbol that stands for it as the offsets of a jagged tensor, times `coeff`."""
+    """The nested integer that represents it as the offsets of a jagged tensor, times `coeff`."""
     if fake.nested_int_memo is None:  # type: ignore[attr-defined]
         fake.nested_int_memo = mode_of(fake).create_symbolic_nested_int()  # type: ignore[attr-defined]
     return fake.nested_int_memo * coeff  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
 
 
 class _OfFakes:
-    """Has no `__set__` on purpose: an attribute of that name that a program sets on a tensor is returned unchanged.
+    """Deliberately has no `__set__`: an attribute of that name that a program sets on a tensor is returned unchanged.
 
     PyTorch's own FakeTensors set such attributes, and read them often.
     """
@@ -115,7 +115,7 @@ NAMES = tuple(_OF_FAKES)
 
 
 def no_data(name: str, kind: type[DataAccessError] = DataAccessError) -> DataAccessError:
-    """The error of a function that would read the data of a fake."""
+    """The error raised by functions that would read the data of a fake."""
     message = (
         f"{name}: this fake tensor holds no data. Values are known only if they are derived from small constants; "
         "keep this part out of the fake run, or pass the values in."
@@ -192,7 +192,7 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
 
 
 def _stand_in(fake: Tensor, name: str) -> Tensor | None:
-    """A real tensor of ones (False for truths) in the place of unknown values; None if the mode has no stand-ins."""
+    """A real tensor of ones (False for booleans) in place of unknown values; None if the mode has no stand-ins."""
     value: float | bool = False if fake.dtype == torch.bool else 1
     if not _C.stands_in(fake, name, "False" if value is False else f"{value} for each value"):
         return None
@@ -201,7 +201,7 @@ def _stand_in(fake: Tensor, name: str) -> Tensor | None:
 
 
 def read_as(kind: type) -> Callable[..., Any]:
-    """`float(x)` and its like, which read the elements of `torch.tensor([x, 2.0])` with the engine switched off."""
+    """`float(x)` and similar, which read the elements of `torch.tensor([x, 2.0])` with the engine disabled."""
 
     def read(original: Callable[[Tensor], Any], self: Tensor) -> Any:
         number = _C.number_with_engine_off(self) if _C.is_plain_fake(self) else None
@@ -239,7 +239,7 @@ def _numpy(original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
 
 
 def _pin_memory(original: Callable[..., Tensor], self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """A copy that says it is pinned: there is no memory to pin, and the values stay known."""
+    """Returns a copy that reports being pinned: there is no memory to pin, and the values stay known."""
     if self.device.type != "cpu" or _C.mode_of(self).exclusive or not torch.cuda.is_available():
         return original(self, *args, **kwargs)
     if getattr(self.untyped_storage(), "_torchfake_is_pinned", False):
@@ -406,7 +406,7 @@ def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:
 
 
 def is_of_legacy_type(original: Callable[[Any, object], bool], kind: Any, instance: object) -> bool:
-    """`isinstance(x, torch.ByteTensor)`, which PyTorch answers from the dispatch keys of `x`."""
+    """`isinstance(x, torch.ByteTensor)`, which PyTorch decides by the dispatch keys of `x`."""
     if not isinstance(instance, Tensor) or not _C.is_fake(instance):
         return original(kind, instance)
     return (instance.dtype, instance.layout, instance.is_cuda) == (kind.dtype, kind.layout, kind.is_cuda)

@@ -55,7 +55,7 @@ def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> T
 
 
 def safe_copy(original: Callable[..., None], dst: Tensor, src: Tensor | None) -> None:
-    """What PyTorch's own converter does to keep the real value of what it converts: of a fake, the values if known."""
+    """How PyTorch's own converter keeps the real value of a tensor: for a fake, its values if they are known."""
     values = _C.known_values_of(src, copy=False) if isinstance(src, Tensor) and _C.is_plain_fake(src) else src
     original(dst, values)
 
@@ -107,7 +107,7 @@ def dispatch(original: Callable[..., Any], self: Any, /, dispatch_key: Any, *arg
 
 @contextmanager
 def setup_compilation_env(original: Callable[..., AbstractContextManager[Any]], *args: Any) -> Iterator[Any]:
-    """Suspends our mode while the compiler runs: it captures the tensors that the functions close over as its fakes."""
+    """Suspends our mode while the compiler runs: it captures tensors in closures as its own fakes."""
     with original(*args) as backend, _without_mode_while_compiling():
         yield backend
 
@@ -256,14 +256,14 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 
 
 class _Context:
-    """Gives data-dependent sizes: symbols of the mode's `shape_env`, or stand-ins; raises where there is neither."""
+    """Creates data-dependent sizes: symbols of the mode's `shape_env`, or stand-ins; raises if it has neither."""
 
     def __init__(self, op: str, arguments: Sequence[Any] = ()) -> None:
         self._op = op
         self._arguments = arguments
 
     def _most(self) -> int:
-        """The longest of the arguments: what an operator picks, it picks from those (`torchvision::nms`, boxes)."""
+        """The longest argument, as a bound on the elements that an operator selects (`torchvision::nms`, boxes)."""
         leaves = tree_leaves(self._arguments)
         return builtins.max((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), default=1)
 
@@ -296,7 +296,7 @@ _called = threading.local()
 
 
 def construct_meta_kernel(original: Callable[..., Any], qualname: str, holder: Any) -> Callable[..., Any]:
-    """Notes the arguments of an operator while its fake implementation runs; its context is given none."""
+    """Records the arguments of an operator while its fake implementation runs, for its context."""
     kernel = original(qualname, holder)
 
     @functools.wraps(kernel)
@@ -330,7 +330,7 @@ _said: set[str] = set()
 
 
 def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`torch.compile` with its default backend runs what it captures eagerly, and says so once."""
+    """`torch.compile` with its default backend runs the captured graph eagerly, with a note on first use."""
     mode = current_mode()
     if mode is None or mode._state.exclusive or kwargs.get("backend", "inductor") != "inductor":
         return original(*args, **kwargs)
@@ -341,8 +341,8 @@ def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             "fuse operators, so its memory differs.",
             stacklevel=3,
         )
-    for name in ("mode", "options"):  # of the backend
+    for name in ("mode", "options"):  # options of the backend
         kwargs.pop(name, None)
     kwargs["backend"] = "eager"
-    kwargs["dynamic"] = False  # sizes are numbers in a mode: another batch size is captured anew
+    kwargs["dynamic"] = False  # sizes are numbers in a mode, so another batch size is captured again
     return original(*args, **kwargs)

@@ -47,7 +47,7 @@ def engine_run_backward(
 
 @contextlib.contextmanager
 def _no_search_for_nan() -> Iterator[None]:
-    """Turns off the NaN check of `detect_anomaly`, which needs values. The rest of it works on fakes."""
+    """Turns off the NaN check of `detect_anomaly`, which needs values. Its other checks work on fakes."""
     searches = torch.is_anomaly_check_nan_enabled()
     if searches:
         torch.set_anomaly_enabled(torch.is_anomaly_enabled(), False)
@@ -186,7 +186,7 @@ def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def goes_on(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Whether there is more to generate. Unknown, and with stand-ins in the mode, it is taken for true."""
+    """Whether there is more to generate. If that is unknown and the mode has stand-ins, it is assumed to be true."""
     more = original(*args, **kwargs)
     if not isinstance(more, Tensor) or not _C.is_plain_fake(more) or _C.is_known(more):
         return more
@@ -210,7 +210,7 @@ def real(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def real_unless_drawn(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `original` in the mode if the seeds that it draws are known there: it also asks which cards there are."""
+    """Runs `original` in the mode if the seeds it draws are known there, because it also checks which cards exist."""
     mode = _C.current_mode()
     draws = mode is not None and mode.drawn_values > 0 and mode.known_values > 0
     return original(*args, **kwargs) if draws else real(original, *args, **kwargs)

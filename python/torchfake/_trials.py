@@ -1,4 +1,4 @@
-"""One run of a program for `torchfake fit`: in a child process of its own, on a card with or without a limit."""
+"""One run of a program for `torchfake fit`: in a separate child process, on a card with or without a limit."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from torchfake._varied import Varied
 from torchfake.modes import fake_mode
 from torchfake.run_program import Launch, Program, execute_program, is_out_of_memory
 
-_SHOWN_LINES = 6  # of what a program that failed wrote
+_SHOWN_LINES = 6  # of the output of a failed program
 
 
 class TrialFailedError(Exception):
-    """A program failed for another reason than memory."""
+    """A program failed for a reason other than memory."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run needed.
+    """The memory that a run needed.
 
     Attributes:
-        allocated: The peak of allocated bytes on the card that had most, and the CUDA context: a card with less cannot
-            run it.
-        reserved: The peak of what the allocator held, and the CUDA context: a card with as much runs it as one without
-            a limit does.
-        refusals: How often a card refused memory.
-        not_applicable: Why the measure that was to be tried could not be applied; None if it was.
+        allocated: The peak of allocated bytes plus the CUDA context, for the card with the highest: smaller cards
+            cannot run it.
+        reserved: The peak of reserved bytes plus the CUDA context: a card of this size runs it as one without a limit
+            does.
+        refusals: The number of allocations that a card refused.
+        not_applicable: The reason why the measure could not be applied; None if it was.
     """
 
     allocated: int
@@ -51,10 +51,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Runner:
-    """A program and where it runs; `run` runs it once.
+    """A program and its configuration; `run` runs it once.
 
     Attributes:
-        steps: After so many steps of optimizers the program is ended; None for all of it.
+        steps: The program is stopped after this number of optimizer steps; None runs all of it.
     """
 
     program: Program
@@ -71,7 +71,7 @@ class Runner:
         """Runs the program with `value` in a child process.
 
         Raises:
-            TrialFailedError: It failed, and not for want of memory.
+            TrialFailedError: The program failed for a reason other than memory.
         """
         with tempfile.TemporaryFile() as output:
             outcome = _in_child(lambda: self._run(card, varied, value, unlimited, measure), output.fileno())
@@ -83,7 +83,7 @@ class Runner:
         raise TrialFailedError(f"{outcome}" + (f"\n{said}" if said else ""))
 
     def _run(self, card: str, varied: Varied, value: int, unlimited: bool, measure: Measure | None) -> Trial | str:
-        """In the child. Returns a sentence where the program failed."""
+        """The part in the child. Returns a message if the program failed."""
         gpus = f"{self.count}x{card}"
         mode = fake_mode(
             gpus=gpus,
@@ -135,11 +135,11 @@ class Runner:
 
 
 class _EnoughSteps(BaseException):
-    """Ends a program that has stepped as often as was asked for."""
+    """Stops a program after the requested number of steps."""
 
 
 class _StepLimit:
-    """Ends the program after a number of steps of its optimizers."""
+    """Stops the program after a number of optimizer steps."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
@@ -157,7 +157,7 @@ class _StepLimit:
 
 
 def _in_child(work: Callable[[], object], output: int) -> object:
-    """What `work` returns in a forked process, whose output goes to a file. No state of it reaches this process."""
+    """The result of `work` in a forked process with output redirected to a file. No state reaches this process."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -168,7 +168,7 @@ def _in_child(work: Callable[[], object], output: int) -> object:
             os.close(reader)
             for stream in (1, 2):
                 os.dup2(output, stream)
-            # Whoever captures the output of this process does not get the child's.
+            # Tools that capture this process's output do not capture the child's.
             sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
             torch.set_num_threads(1)
             with os.fdopen(writer, "wb") as pipe:
@@ -176,7 +176,7 @@ def _in_child(work: Callable[[], object], output: int) -> object:
             sys.stdout.flush()
             sys.stderr.flush()
             code = 0
-        except BaseException:  # nothing may go on in the child: it would be a second parent
+        except BaseException:  # the child must not continue as a second parent
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
         finally:

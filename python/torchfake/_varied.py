@@ -1,8 +1,8 @@
-"""The quantity that `torchfake fit --vary` tries values of: an option of the program, or an environment variable.
+"""The quantity that `torchfake fit --vary` varies: an option of the program, or an environment variable.
 
-`batch_size` is looked for among the options of the program's own `argparse` parser, whether it is spelt `--batch-size`,
-`--batch_size` or has that name for its result. `--batch-size` is passed on the command line as it is written,
-`env:BATCH` (or `BATCH`) in the environment, and where the program's arguments contain `{batch_size}`, there.
+`batch_size` is matched with the options of the program's own `argparse` parser, whether spelled `--batch-size`,
+`--batch_size` or with that destination name. `--batch-size` is passed on the command line as written, `env:BATCH` (or
+`BATCH`) in the environment. If the program's arguments contain `{batch_size}`, it is replaced there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_VALUES = 1 << 20
 
 
 class BadRangeError(ValueError):
-    """What `--vary` was given is no name with values."""
+    """The argument of `--vary` is not a name with values."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Varied:
     name: str
     values: Sequence[int]
     is_environment: bool = False
-    #: Whether the program has taken the value, and which options it has; known in the process that ran it.
+    #: Whether the program used the value, and its options; set in the process that ran it.
     was_taken: bool = False
     seen: list[str] = field(default_factory=list)
 
@@ -40,7 +40,7 @@ class Varied:
         """`batch_size=1..512`, `batch_size=8..512:8`, `BATCH=1,2,4`.
 
         Raises:
-            BadRangeError: It is none of these.
+            BadRangeError: The text has another form.
         """
         name, _, values = text.rpartition("=")
         if not name or not values:
@@ -49,12 +49,12 @@ class Varied:
         return cls(name.removeprefix("env:"), _values(text, values), is_environment)
 
     def describe(self, value: int) -> str:
-        """The value with its name, as it would be passed."""
+        """The value with its name, as passed to the program."""
         return f"{self.name}={value}" if self.name.startswith("-") or self.is_environment else f"{self.name} = {value}"
 
     @contextlib.contextmanager
     def given(self, value: int, arguments: list[str]) -> Iterator[list[str]]:
-        """Has the program get `value`; yields the arguments to start it with."""
+        """Passes `value` to the program; yields the arguments to start it with."""
         hole = "{" + self.name.lstrip("-") + "}"
         if any(hole in argument for argument in arguments):
             self.was_taken = True

@@ -1,7 +1,7 @@
-"""`torch.cuda`, `torch.accelerator` and their kin in a mode: they answer for the cards that the mode claims.
+"""`torch.cuda`, `torch.accelerator` and related modules in a mode: they describe the cards that the mode claims.
 
-Each function below gets the cards of the mode first and then what the program passed. In a FakeTensorMode, which claims
-devices as PyTorch's does, the original answers (`on_cards`).
+Each function below takes the cards of the mode, then the program's arguments. In a FakeTensorMode, which claims devices
+as PyTorch's does, the original is called (`on_cards`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from torchfake._card_runtime import RUNTIME, index_of, nothing
 from torchfake._cards import CONTEXT_BYTES, CUDNN_VERSION, NCCL_VERSION, Card, Cards
 from torchfake.modes import current_mode, fake_mode, has_entered
 
-_SEGMENT = 2 << 20  # what PyTorch's allocator reserves at least
+_SEGMENT = 2 << 20  # the minimum that PyTorch's allocator reserves
 
 
 def current_cards() -> Cards | None:
-    """The cards of this thread's mode; None outside of one, and in a FakeTensorMode."""
+    """The cards of this thread's mode; None outside of a mode and in a FakeTensorMode."""
     mode = current_mode()
     return mode.cards if isinstance(mode, fake_mode) else None
 
 
 def on_cards(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A replacement that calls `function(cards, ...)` if the mode has cards, and else the original."""
+    """A replacement that calls `function(cards, ...)` if the mode has cards, and the original otherwise."""
 
     @functools.wraps(function)
     def by(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ def _checked(cards: Cards, device: Any = None) -> int:
     return index
 
 
-# ---- What there is ---------------------------------------------------------------------------------------------------
+# ---- Devices ---------------------------------------------------------------------------------------------------------
 
 
 def _is_available(cards: Cards) -> bool:
@@ -68,7 +68,7 @@ def _init(cards: Cards) -> None:
 
 
 def lazy_init(original: Callable[[], None]) -> None:
-    """`torch.cuda._lazy_init`, which every factory calls that is given a CUDA device."""
+    """`torch.cuda._lazy_init`, which factories call for a CUDA device."""
     cards = current_cards()
     if cards is not None:
         _init(cards)
@@ -76,8 +76,8 @@ def lazy_init(original: Callable[[], None]) -> None:
     try:
         original()
     except (AssertionError, RuntimeError) as error:
-        if _C.claimed_device_count() > 0 and has_entered():  # who has nothing to do with fakes is told nothing of them
-            # A note: the error itself is PyTorch's, word for word.
+        if _C.claimed_device_count() > 0 and has_entered():  # not shown to programs that do not use fakes
+            # Added as a note, so that the error message itself is exactly PyTorch's.
             error.add_note(
                 "Fake tensors claim CUDA devices that this machine does not have. To make another tensor on one, "
                 "enter the mode: with fake_mode(): ..."
@@ -86,7 +86,7 @@ def lazy_init(original: Callable[[], None]) -> None:
 
 
 class _Properties:
-    """What `torch.cuda.get_device_properties` returns: the card's, under PyTorch's names and with its printed form."""
+    """The result of `torch.cuda.get_device_properties`: the card's, under PyTorch's names and with its printed form."""
 
     def __init__(self, card: Card, index: int) -> None:
         self._card = card
@@ -162,7 +162,7 @@ def _cudnn_is_available(cards: Cards) -> bool:
 
 
 def set_flags(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`torch.backends.cudnn.set_flags` sets what this PyTorch has: without cuDNN there is no limit to its benchmark."""
+    """`torch.backends.cudnn.set_flags` for the libraries that exist: without cuDNN there is no benchmark_limit."""
     outer, _setting_flags.now = getattr(_setting_flags, "now", False), True
     try:
         return original(*args, **kwargs)
@@ -187,7 +187,7 @@ def _false(cards: Cards, *args: Any, **kwargs: Any) -> bool:
 
 
 def versions(original: ModuleType | type | None) -> type:
-    """The class of the module `torch.version` whose `cuda` is that of the cards, in a mode that has some."""
+    """A stand-in for the module `torch.version` whose `cuda` is that of the cards, in a mode that has some."""
 
     class _Versions(ModuleType):
         @property
@@ -207,8 +207,8 @@ def versions(original: ModuleType | type | None) -> type:
 
 # ---- Memory ----------------------------------------------------------------------------------------------------------
 #
-# Answered by the model of the allocator if the mode has one (torchfake.memory), as it has with `gpus=`. Otherwise the
-# engine counts what lives (devices/card_memory.h), and reserved is what is allocated, in whole segments.
+# Answered by the allocator model if the mode has one (torchfake.memory), as with `gpus=`. Otherwise the engine counts
+# live memory (devices/card_memory.h), and reserved memory is the allocated memory in whole segments.
 
 
 def _model() -> _C.MemoryModel | None:
@@ -221,7 +221,7 @@ def _reserved(nbytes: int) -> int:
 
 
 def _counter(cards: Cards) -> _C.CardMemory:
-    assert cards.counter is not None  # cards without one have a model
+    assert cards.counter is not None  # cards without a counter have a model
     return cards.counter
 
 
@@ -374,7 +374,7 @@ def begin_capture(original: Callable[..., None], self: Any) -> None:
 
 
 class AllocatorState:
-    """The state of a caching allocator, which no claimed card has."""
+    """The state of a caching allocator, which claimed cards do not have."""
 
 
 def allocator_state(original: type | None) -> type:
@@ -382,7 +382,7 @@ def allocator_state(original: type | None) -> type:
 
 
 def load_library(original: Callable[..., None], self: Any, path: Any) -> None:
-    """`torch.ops.load_library`, also of a library that was compiled for CUDA (Note [Libraries compiled for CUDA])."""
+    """`torch.ops.load_library`, including libraries compiled for CUDA (Note [Libraries compiled for CUDA])."""
     try:
         original(self, path)
     except OSError as error:
@@ -392,7 +392,7 @@ def load_library(original: Callable[..., None], self: Any, path: Any) -> None:
         try:
             _C.load_library_compiled_for_cuda(str(path))
         except RuntimeError:
-            raise error from None  # another reason than CUDA's absence
+            raise error from None  # the reason is not the absence of CUDA
         self.loaded_libraries.add(path)
 
 
@@ -404,7 +404,7 @@ def _range(cards: Cards, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
     yield
 
 
-#: The functions in a mode with cards, by module and name.
+#: The functions used in a mode with cards, by module and name.
 ON_CARDS: dict[str, Callable[..., Any]] = {
     **RUNTIME,
     **_card_pools.ON_CARDS,

@@ -183,7 +183,7 @@ def trace(
 
 
 class _RunCommand(typer.core.TyperCommand):
-    """`torchfake run`: what follows the script, or `-m MODULE`, is the program's, as Python has it."""
+    """`torchfake run`: arguments after the script, or after `-m MODULE`, belong to the program, as in Python."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {name for option in self.params if not getattr(option, "is_flag", False) for name in option.opts}
@@ -227,11 +227,11 @@ def run(
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for PyTorch's viewer.")] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,
 ) -> None:
-    """Run a Python program on GPUs that are not there, without memory or computation.
+    """Run a Python program on virtual cards, without memory or computation.
 
-    The program runs in this process, in a fake mode. At the end a report says, on standard error, how long it took,
-    what the cards held at most, and which unknown values were answered in its place. Exits as the program does, with 3
-    if an OutOfMemoryError ended it.
+    The program runs in this process, in a fake mode. At the end a report on standard error shows how long it took, the
+    peak memory of the cards, and the stand-ins used for unknown values. Exits like the program, but with 3 if it was
+    ended by an OutOfMemoryError.
     """
     given = list(arguments or [])
     if module is None and not given:
@@ -274,7 +274,7 @@ def run(
 
 
 def _run_all(context: typer.Context, world_size: int, *, quiet: bool, json_file: Path | None) -> int:
-    """Runs a rank of each role, each by this command in a process of its own. Returns the first exit code but 0."""
+    """Runs one rank of each role, each as a process with this command. Returns the first nonzero exit code."""
 
     def command(rank: int, file: Path) -> list[str]:
         changed = {"rank": str(rank), "json_file": str(file), "quiet": True}
@@ -295,7 +295,7 @@ def _run_all(context: typer.Context, world_size: int, *, quiet: bool, json_file:
 
 
 def _options_of(context: typer.Context, changed: dict[str, Any]) -> list[str]:
-    """The options of this command as they were given, but for some."""
+    """The options of this command as given, with some changed."""
     options = []
     for parameter in context.command.params:
         if parameter.param_type_name != "option" or parameter.name is None:

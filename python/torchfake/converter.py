@@ -1,4 +1,4 @@
-"""Conversion of real tensors to fakes: each of them once, with aliases, autograd state and Python class."""
+"""Conversion of real tensors to fakes: once each, with aliases, autograd state and Python class preserved."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class FakeTensorConverter:
     def __init__(self, *, copy_data: bool = False, export: bool = False) -> None:
         self.copy_data = copy_data
         self.export = export
-        # Only wrappers: the engine remembers the fakes of plain tensors.
+        # Only wrappers; the engine remembers the fakes of plain tensors.
         self._wrappers = WeakIdKeyDictionary()
         self._wrappers_lock = threading.Lock()
         self._converted: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
     @property
     def tensor_memo(self) -> Mapping[int, Tensor]:
-        """The fakes of plain tensors that this converter has made and that are alive, by a number for each tensor.
+        """The live fakes of plain tensors that this converter has created, by a number for each tensor.
 
-        For those who count them: the engine remembers what was converted.
+        For counting only: the engine remembers what was converted.
         """
         return MappingProxyType(dict(self._converted))
 
@@ -69,8 +69,8 @@ class FakeTensorConverter:
 
         Args:
             make_constant: Whether its value is tracked.
-            shape_env: That of the mode: sizes become its symbols, as `symbolic_context` says; without one, every size
-                does, and equal ones are one symbol.
+            shape_env: The mode's environment: sizes become its symbols as given by `symbolic_context`; without a
+                context, every size does, and equal sizes share a symbol.
 
         Raises:
             TypeError: `t` is not a tensor.
@@ -106,7 +106,7 @@ class FakeTensorConverter:
         wrapper = self._find_wrapper(t)
         if wrapper is None:
             wrapper = self._remember_wrapper(t, self._convert_wrapper(fake_mode, t))
-        return cast("FakeTensor", wrapper)  # as PyTorch types it, although only what is inside the wrapper is one
+        return cast("FakeTensor", wrapper)  # as typed in PyTorch, although only the wrapped tensors are fakes
 
     def _convert_symbolic(
         self, mode: Mode, t: Tensor, env: object, source: object, context: object, make_constant: bool
@@ -119,7 +119,7 @@ class FakeTensorConverter:
         if found is not None:
             return found
         fake = self.from_real_tensor(mode, t, make_constant)
-        # A number is no size of anybody's; a view has the sizes that its base gives it; wrappers have several tensors.
+        # Scalars have no sizes; a view's sizes are given by its base; wrappers hold several tensors.
         may_be_symbolic = plain and not _C.is_plain_fake(t) and not fake._is_view() and t.dim() > 0
         if may_be_symbolic:
             _symbolic.make_symbolic(fake, t, env, source, context)
@@ -128,7 +128,7 @@ class FakeTensorConverter:
         return fake
 
     def _convert_symbolic_fake(self, mode: Mode, t: Tensor) -> FakeTensor:
-        """The fake in `mode` of a fake of another mode with the same shape environment."""
+        """The fake in `mode` for a fake of another mode with the same shape environment."""
         found = _C.find_converted(t, mode._state)
         if found is not None:
             return found
@@ -181,11 +181,11 @@ class FakeTensorConverter:
         fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
         is_functional = isinstance(t, FunctionalTensor) or torch._is_functional_tensor(t)
         if is_functional and t.requires_grad and not fake.requires_grad:
-            fake.requires_grad_()  # a leaf, whatever `t` is: its history is inside
+            fake.requires_grad_()  # a leaf regardless of `t`, whose history is in the wrapped tensors
         return fake
 
     def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
-        # In this mode, whichever mode the thread is in: the wrapper's constructor may run operators on its fakes.
+        # In this mode rather than the thread's: the wrapper's constructor may run operators on its fakes.
         entered = _C.EnteredFakeMode(mode._state)
         try:
             is_view = not t.is_inference() and t._is_view()
@@ -264,7 +264,7 @@ def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether `t` is no wrapper of any kind, so that the engine can convert it."""
+    """Whether `t` is not a wrapper of any kind, so that the engine can convert it."""
     return not (
         is_traceable_wrapper_subclass(t)
         or isinstance(t, FunctionalTensor)
@@ -277,7 +277,7 @@ def rewrap(t: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
     """A wrapper like `t` around the results of `convert` on each tensor inside.
 
     Raises:
-        UnsupportedFakeTensorException: `t` does not say what it wraps.
+        UnsupportedFakeTensorException: `t` does not declare what it wraps.
     """
     functorch = torch._C._functorch
     if is_traceable_wrapper_subclass(t):

@@ -21,11 +21,11 @@ from torchfake.helpers import tree_flatten_only
 __all__ = ["CrossRefFakeMode", "fake_check"]
 
 _aten = torch.ops.aten
-#: Operators that make a tensor of a storage or of data, which a fake cannot be given.
+#: Operators that create a tensor from a storage or from data, which a fake does not have.
 _MAKE_FROM_DATA = frozenset(
     {_aten.lift_fresh.default, _aten.lift_fresh_copy.default, _aten.set_.source_Storage_storage_offset}
 )
-#: What no fake can answer, and what changes the geometry of an argument.
+#: Data-dependent results, which fakes cannot compute, and operators that change the geometry of an argument.
 _SKIPPED_TAGS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.inplace_view, torch.Tag.data_dependent_output})
 
 
@@ -33,13 +33,13 @@ class CrossRefFakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs each operator on fakes and for real, and raises if they disagree.
 
     Args:
-        ignore_op_fn: Says of an operator whether it is left out.
+        ignore_op_fn: Returns whether an operator is skipped.
         check_strides: Whether strides are compared.
-        check_aliasing: Whether it is compared which outputs are inputs, or share a storage with one.
-        only_check_ops_with_meta: Whether operators without a meta kernel are left out.
+        check_aliasing: Whether to compare which outputs are inputs or share a storage with one.
+        only_check_ops_with_meta: Whether to skip operators without a meta kernel.
 
     Raises:
-        MetadataMismatchError: An operator of the scope returns something else on fakes than for real.
+        MetadataMismatchError: An operator in the scope returns different metadata on fakes.
 
     >>> import torch
     >>> from torchfake import CrossRefFakeMode
@@ -115,7 +115,7 @@ class CrossRefFakeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise refuse(f"mismatched tensor metadata{which}: {difference}")
 
     def _difference(self, real: Tensor, fake: Tensor) -> str | None:
-        """What tells the tensors apart, or None."""
+        """A description of how the tensors differ, or None."""
         names = ["requires_grad", "shape", "dtype", "device", "layout"]
         for name in names:
             if getattr(real, name) != getattr(fake, name):
@@ -156,10 +156,10 @@ def _is_builtin(op: OpOverload) -> bool:
 
 
 def fake_check(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Runs `op` for real, and checks every operator in it that is not one of PyTorch's own on fakes.
+    """Runs `op` on real tensors, and checks each operator in it that is not one of PyTorch's own on fakes.
 
     Raises:
-        MetadataMismatchError: One of them returns something else on fakes.
+        MetadataMismatchError: One of them returns different metadata on fakes.
     """
     with CrossRefFakeMode(ignore_op_fn=_is_builtin):
         op(*args, **kwargs)

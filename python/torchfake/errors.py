@@ -33,7 +33,7 @@ __all__ = [
 class FakeTensorError(RuntimeError):
     """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty.
 
-    In place of the message, the operator itself may be given, as PyTorch's exceptions are built:
+    Instead of the message, the operator itself may be passed, as in the constructors of PyTorch's exceptions:
     `DynamicOutputShapeException(torch.ops.aten.nonzero.default)`.
     """
 
@@ -114,7 +114,7 @@ class ModeActiveError(FakeTensorError):
 
 
 class StandInLimitError(DataDependentOutputException):
-    """One line read unknown values 10,000 times in a row, in a mode that answers with stand-ins."""
+    """One line read unknown values 10,000 times in a row, in a mode with stand-ins."""
 
 
 class UnsupportedMutationAliasingException(FakeTensorError):
@@ -126,7 +126,7 @@ class DynamicShapesError(FakeTensorError, NotImplementedError):
 
 
 class UnbackedSymbolError(DataDependentOutputException):
-    """A decision depends on a symbol without a hint: a size that only data can tell."""
+    """A decision depends on a symbol without a hint, whose value depends on data."""
 
 
 class DeviceNotFakedError(FakeTensorError):
@@ -151,7 +151,7 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
 )
 
 
-#: The errors about values that nobody knows.
+#: The errors about unknown values.
 _OF_UNKNOWN_VALUES = (DataAccessError, DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -161,7 +161,7 @@ def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
 
 
 def explained(message: str, error: type[FakeTensorError]) -> str:
-    """The message of an error about unknown values, with what the program wrote, where, and a way out."""
+    """The message of an error about unknown values, with the expression in the program, its location and a way out."""
     from torchfake._explain import explanation
     from torchfake.modes import current_mode
 
@@ -170,13 +170,13 @@ def explained(message: str, error: type[FakeTensorError]) -> str:
 
 _C._set_exception_factory(_make_exception)
 
-#: What PyTorch's kernels in Python raise where they were not written for their arguments. All else is for callers.
+#: What PyTorch's Python kernels raise for arguments they do not support. Other errors are meant for callers.
 _MISTAKES = (AttributeError, KeyError, NameError, ZeroDivisionError)
 
 
 def _describe_failure(error: BaseException) -> tuple[bool, str] | None:
-    """Whether it is an assertion, and what a kernel failed of, or None for an error that callers are meant to meet."""
-    if isinstance(error, FakeTensorError):  # some are AssertionErrors, and no failure of the kernel
+    """Whether it is an assertion, and the cause of a kernel's failure; None for an error that is meant for callers."""
+    if isinstance(error, FakeTensorError):  # some are AssertionErrors, but not kernel failures
         return None
     is_assertion = isinstance(error, AssertionError)
     if not is_assertion and not isinstance(error, _MISTAKES):

@@ -308,7 +308,7 @@ def _meta_of(elem: Tensor) -> Tensor:
 
 
 def set_fake_device(fake: Tensor, device: torch.device | str) -> None:
-    """Makes `fake` claim another device. It has a storage of its own afterwards, and no known values."""
+    """Makes `fake` claim another device, with a new storage and without known values."""
     claimed = normalize_device(device, mode_of(fake))
     if claimed != _C.fake_device(fake):
         with no_fake_mode(), torch.no_grad():
@@ -340,9 +340,9 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     constant: Tensor | None
     """A copy of its value if that is known, else None."""
     real_tensor: Tensor | None
-    """Its value in a mode with `propagate_real_tensors=True`, else None."""
+    """Its real value in a mode with `propagate_real_tensors=True`, else None."""
     item_memo: complex | None
-    """What `item()` returned, until a write or a new epoch of the mode."""
+    """The result of `item()`, until a write or a new epoch of the mode."""
     nonzero_memo: complex | None
     """The number of nonzero elements, once `nonzero` has counted them."""
     unique_memo: complex | None
@@ -350,14 +350,14 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
     unique_consecutive_memo: complex | None
     """The same of `unique_consecutive`."""
     get_nested_int: Callable[..., torch.SymInt]
-    """Returns `nested_int_memo`, made if there is none, times `coeff`."""
+    """Returns `nested_int_memo`, created if it does not exist, times `coeff`."""
     pytype: type[Tensor] | None
-    """What the constructor was given; has no effect."""
+    """The constructor's argument; has no effect."""
     dispatch_keys: object
-    """What the constructor was given; has no effect."""
+    """The constructor's argument; has no effect."""
 
     nested_int_memo: torch.SymInt | None
-    """The nested integer that stands for it as the offsets of a jagged tensor."""
+    """The nested integer that represents it as the offsets of a jagged tensor."""
 
     def __new__(
         cls,

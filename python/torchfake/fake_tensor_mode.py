@@ -72,7 +72,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             raised.
         shape_env: A `torchfake.ShapeEnv`, or PyTorch's own: `from_tensor` can make sizes symbolic. Without one,
             sizes are integers.
-        static_shapes: Whether `from_tensor` makes sizes integers where it is not told otherwise. False makes every size
+        static_shapes: Whether `from_tensor` makes sizes integers unless specified otherwise. False makes every size
             symbolic; that is the default with PyTorch's `ShapeEnv`, as there.
         export: Stored as an attribute.
         allow_meta: Whether a fake may claim the meta device.
@@ -177,7 +177,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def makes_sizes_symbolic(self) -> bool:
-        """Whether `from_tensor` makes sizes symbolic where it is not told otherwise."""
+        """Whether `from_tensor` makes sizes symbolic unless specified otherwise."""
         if self.shape_env is None or self.static_shapes:
             return False
         return self._asked_for_symbols or not isinstance(self.shape_env, _C.ShapeEnv)
@@ -190,7 +190,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def in_kernel_invocation(self) -> bool:
-        """Whether this thread is inside of a kernel, where fakes are meta tensors; or what was set."""
+        """Whether this thread is inside a kernel, where fakes are meta tensors; or the value that was set."""
         return self._in_kernel or _C.in_kernel()
 
     @in_kernel_invocation.setter
@@ -205,17 +205,17 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             others = [getattr(torch, "hpu", None), torch.xpu, module]
             return not any(each is not None and each.is_available() for each in (torch.cuda, *others))
 
-    #: As in PyTorch, without effect without a `shape_env`.
+    #: As in PyTorch; no effect without a `shape_env`.
     allow_scalar_outputs = False
 
     @property
     def enter_stack(self) -> list[object]:
-        """One entry for each time that this thread has entered the mode without leaving it."""
+        """One entry for each time that this thread has entered the mode and not left it."""
         return list(self._stack())
 
     @property
     def cache_crosscheck_enabled(self) -> bool:
-        """Whether cached results are compared with the kernel's. All modes share the cache and this flag.
+        """Whether cached results are compared with the kernel's. The cache and this flag are shared by all modes.
 
         `torch._dynamo.config.fake_tensor_cache_crosscheck_enabled`, when the mode is created, turns it on while the
         mode is entered.
@@ -254,17 +254,17 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         Args:
             dynamic: The dimensions whose sizes are symbols of the mode's `shape_env`, or a mapping from them to the
                 names of the symbols. Equal names are one symbol and need equal sizes. Other sizes are integers.
-            symbolic_context: A `StatelessSymbolicContext`: what each size is to be, and its bounds.
-            static_shapes: False makes every size a symbol, equal sizes the same one; True makes none. By default as the
-                mode has it.
-            source: Where the tensor comes from; sizes name it as their source.
+            symbolic_context: A `StatelessSymbolicContext`: how each size is treated, and its bounds.
+            static_shapes: False makes every size a symbol, with one symbol for equal sizes; True makes none. Defaults
+                to the mode's setting.
+            source: Where the tensor comes from, stored as the source of its sizes.
 
         Raises:
             UnsupportedFakeTensorException: `tensor` is nested or in a layout of MKL-DNN.
-            DynamicShapesError: Symbols were asked for, and the mode has no `shape_env`, or the tensor is a view or a
+            DynamicShapesError: Symbols are requested but the mode has no `shape_env`, or the tensor is a view or a
                 wrapper, or was converted before.
-            ValueError: One name for two sizes; a context together with `dynamic` or `static_shapes=True`, or for
-                another number of dimensions.
+            ValueError: One name for two sizes, a context together with `dynamic` or `static_shapes=True`, or a context
+                for another number of dimensions.
         """
         if symbolic_context is not None and (dynamic or static_shapes):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The largest value of an option with which a program fits on a card, found by few runs: `torchfake fit`."""
+"""The largest value of an option with which a program fits on a card, found in few runs: `torchfake fit`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torchfake._varied import Varied
 
 __all__ = ["Advice", "Finding", "Fit", "advise", "fit_card", "fit_cards"]
 
-#: The version of `Fit.to_json`.
+#: The schema version of `Fit.to_json`.
 SCHEMA = 1
 
-#: Hears of every run: what ran, and what it gave.
+#: Called with a message about every run and its result.
 Progress = Callable[[str], None]
 
 
@@ -27,8 +27,8 @@ class Finding:
 
     Attributes:
         largest: None if no value fits.
-        needed: The bytes of a card that the largest value takes.
-        needs: What runs without a limit gave, by value: bytes at least and at most.
+        needed: The memory of a card that the largest value needs, in bytes.
+        needs: The results of runs without a limit, by value: minimum and maximum bytes.
     """
 
     card: str
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a measure gives: the largest value with it, or why it cannot be applied."""
+    """The effect of a measure: the largest value with it, or the reason why it cannot be applied."""
 
     measure: str
     note: str
@@ -75,7 +75,7 @@ class Advice:
 
 @dataclass
 class Fit:
-    """What `torchfake fit` found."""
+    """The result of `torchfake fit`."""
 
     program: str
     varied: Varied
@@ -98,7 +98,7 @@ class Fit:
 
 
 class _Counted:
-    """Runs trials and tells of them."""
+    """Runs trials and reports on them."""
 
     def __init__(self, runner: Runner, varied: Varied, progress: Progress) -> None:
         self.runner, self.varied, self.progress = runner, varied, progress
@@ -129,7 +129,7 @@ def _find(
     measured_on: str | None = None,
     values: Sequence[int] | None = None,
 ) -> tuple[int | None, int | None]:
-    """The largest value that fits, and the bytes of a card that it takes."""
+    """The largest value that fits, and the bytes of a card that it needs."""
     needed: dict[int, int] = {}
 
     def measure(value: int) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def fit_card(runner: Runner, varied: Varied, card: str, progress: Progress = lam
     """The largest value for one card.
 
     Raises:
-        TrialFailedError: The program failed for another reason than memory.
+        TrialFailedError: The program failed for a reason other than memory.
     """
     runs = _Counted(runner, varied, progress)
     limit = _limit_of(runner, CARDS[card])
@@ -171,7 +171,7 @@ def fit_card(runner: Runner, varied: Varied, card: str, progress: Progress = lam
 
 
 def fit_cards(runner: Runner, varied: Varied, progress: Progress = lambda line: None) -> Fit:
-    """The largest value for every known card. Runs serve all cards of a compute capability."""
+    """The largest value for every known card. Runs are shared by all cards of a compute capability."""
     runs = _Counted(runner, varied, progress)
     by_kind: dict[tuple[int, int], list[str]] = {}
     for name, card in CARDS.items():
@@ -194,7 +194,7 @@ def fit_cards(runner: Runner, varied: Varied, progress: Progress = lambda line: 
 
 
 def advise(runner: Runner, fit: Fit, progress: Progress = lambda line: None) -> None:
-    """Tries the usual measures on the one card of `fit`, and adds what each gives to it."""
+    """Tries the usual measures on the only card of `fit`, and adds the results to it."""
     [finding] = fit.findings
     runs = _Counted(runner, fit.varied, progress)
     is_batch = "batch" in fit.varied.name.lower()
@@ -202,7 +202,7 @@ def advise(runner: Runner, fit: Fit, progress: Progress = lambda line: None) -> 
         measure = make()
         known: dict[int, tuple[int, int]] = {}
         largest, reason = None, None
-        # Where nothing is split, values below the parts are none.
+        # Only values that can be divided into the parts.
         values = [value for value in fit.varied.values if value % measure.micro_batches == 0]
         try:
             if values:

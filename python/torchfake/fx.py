@@ -38,7 +38,7 @@ def _find_mode(args: Any, module: nn.Module) -> Mode | None:
 
 
 class _Fakes:
-    """Converts real tensors, and fakes that the mode would refuse, to fakes of a mode: each of them once.
+    """Converts real tensors, and fakes that the mode would refuse, to fakes of a mode, once each.
 
     Does not keep the tensors alive.
     """
@@ -89,7 +89,7 @@ class FakeTensorProp(Interpreter):
     changes of sizes and strides do not affect it, and tensors that share a storage in the program have vals that share
     one. Subgraphs are propagated too.
 
-    In a mode with a `shape_env`, sizes and values that only data tells are symbols. Where each appears first is stored
+    In a mode with a `shape_env`, data-dependent sizes and values are symbols. Where each appears first is stored
     in the node's `meta["unbacked_bindings"]`, and a graph that is propagated again keeps their names.
 
     Parameters and buffers may be real, or fakes of another mode: each is converted once, and none is modified.
@@ -133,7 +133,7 @@ class FakeTensorProp(Interpreter):
         return self._fakes.convert(tensor)
 
     def propagate_dont_convert_inputs(self, *args: object) -> Any:
-        """Runs the graph on `args`, which have to be fakes of the mode, and returns its result."""
+        """Runs the graph on `args`, which must be fakes of the mode, and returns its result."""
         self._find_mode(args)
         with self._mode:
             return self.run(*args)
@@ -156,7 +156,7 @@ class FakeTensorProp(Interpreter):
 
     def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
         """Runs the graph as `Interpreter.run` does."""
-        # Faster than Interpreter's loop, which would take longer than the operators: these take a microsecond on fakes.
+        # Faster than Interpreter's loop, whose overhead would exceed the operators', which take a microsecond on fakes.
         env = self.env = {} if initial_env is None else initial_env
         self.args_iter = iter(self.graph.process_inputs(*args) if enable_io_processing else args)
         last_uses = self.user_to_last_uses if self.garbage_collect_values else {}

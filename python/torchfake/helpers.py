@@ -43,7 +43,7 @@ RECURSION_COUNT = 0
 
 
 class IncrementRecursionCount:
-    """Counts one more in `RECURSION_COUNT` as long as it lives."""
+    """Increments `RECURSION_COUNT` while alive."""
 
     def __init__(self) -> None:
         global RECURSION_COUNT
@@ -70,12 +70,12 @@ def tree_flatten_only(ty: type[Item], tree: Any) -> list[Item]:
 
 @functools.cache
 def get_schema_info(func: OpOverload) -> Any:
-    """What PyTorch derives from the schema of an operator: `is_mutable`, `has_argument`, aliases."""
+    """What PyTorch derives from an operator's schema: `is_mutable`, `has_argument`, aliases."""
     return torch._C._SchemaInfo(func._schema)
 
 
 def should_allow_numbers_as_tensors(func: OpOverload) -> bool:
-    """Whether Python numbers may stand where the operator takes tensors."""
+    """Whether Python numbers are accepted where the operator takes tensors."""
     name: str = func.name()  # type: ignore[no-untyped-call]
     return bool(torch._C._should_allow_numbers_as_tensors(name.split("::")[-1].split(".")[0]))
 
@@ -94,7 +94,7 @@ def torch_decomp_decompositions(func: OpOverload) -> bool:
 
 
 class FakeTensorConfig:
-    """Settings of all fakes. `debug`: those that `FakeTensor` and `from_tensor` make note the place in `_debug_trace`.
+    """Settings of all fakes. With `debug`, `FakeTensor` and `from_tensor` store the stack in `_debug_trace`.
 
     PyTorch's variable TORCH_FAKE_TENSOR_DEBUG turns it on.
     """
@@ -103,7 +103,7 @@ class FakeTensorConfig:
 
 
 def note_where_made(fake: Tensor) -> None:
-    """Stores the current stack in `fake`, if `FakeTensorConfig.debug` says so."""
+    """Stores the current stack in `fake`, if `FakeTensorConfig.debug` is set."""
     if FakeTensorConfig.debug and "_debug_trace" not in vars(fake):
         vars(fake)["_debug_trace"] = CapturedTraceback.extract()  # type: ignore[no-untyped-call]
 
@@ -137,7 +137,7 @@ class SymNumberMemoDescriptor:
     """An attribute of fakes that remembers a number about their values, until they are written to or retraced.
 
     Args:
-        is_nested_int: Whether the number is kept in spite of writes and new epochs of the mode.
+        is_nested_int: Whether the number is kept despite writes and new epochs of the mode.
     """
 
     _name: str

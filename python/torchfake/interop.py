@@ -1,4 +1,4 @@
-"""Together with PyTorch's own FakeTensorMode: converting its tensors, and entering it inside a mode of torchfake."""
+"""Interoperation with PyTorch's own FakeTensorMode: converting its tensors, and entering it inside our modes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _to_pytorch_fake(t: Tensor, mode: PyTorchsMode) -> Tensor:
 
 
 def _with_autograd_of(t: Tensor, converted: AnyTensor, convert: Callable[[Tensor], Tensor]) -> AnyTensor:
-    """Gives `converted`, a leaf, the same role in autograd and the gradient that `t` has."""
+    """Gives `converted`, a leaf, the autograd role and the gradient of `t`."""
     if converted.requires_grad != t.requires_grad:
         converted.requires_grad_(t.requires_grad)
     if not t.is_leaf:
@@ -135,7 +135,7 @@ def dispatch(original: Callable[..., Any], cls: type[Tensor], func: Any, *rest: 
     try:
         return original(cls, func, *rest, **named)
     except (AssertionError, RealTensorError) as error:
-        # PyTorch's mode got one of our fakes, or ours got one of PyTorch's, which is a meta tensor.
+        # PyTorch's mode received one of our fakes, or ours received one of PyTorch's, which is a meta tensor.
         if not _C.in_fake_mode() and find_fake(tree_leaves((rest, named))) is None:
             raise
         raise MixedModesError(
@@ -168,9 +168,9 @@ def active_mode(original: Callable[[], Any]) -> Any:
 
 
 def detect_mode(original: Callable[..., Any], inputs: Any = None) -> Any:
-    """`torch._guards.detect_fake_mode` finds the FakeTensorMode of ours that this thread is in, or that `inputs` have.
+    """`torch._guards.detect_fake_mode` finds our FakeTensorMode that is active on this thread or that of `inputs`.
 
-    A mode of PyTorch's comes first: a tracer at work uses its own. A `fake_mode` is that of an ordinary program.
+    A mode of PyTorch's takes precedence: a running tracer uses its own. A `fake_mode` belongs to an ordinary program.
     """
     found = original(inputs)
     mode = detect_fake_mode(inputs) if found is None else None
@@ -193,26 +193,26 @@ def mode_of_fake(original: Callable[[object], Any], t: object) -> Any:
 
 
 class _EitherMode(type):
-    """The type of what stands for PyTorch's FakeTensorMode in modules that only ask `isinstance`."""
+    """The type of a stand-in for PyTorch's FakeTensorMode in modules that only use `isinstance`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, (PyTorchsMode, FakeTensorMode))
 
 
 class _EitherFake(type):
-    """The type of what stands for PyTorch's FakeTensor in modules that only ask `isinstance`."""
+    """The type of a stand-in for PyTorch's FakeTensor in modules that only use `isinstance`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, PyTorchsFakeTensor) or _is_of_fake_tensor_mode(instance)
 
 
 def either_mode(original: Any) -> Any:
-    """A class of which modes of both kinds are instances."""
+    """A class with the modes of both kinds as instances."""
     return _EitherMode("FakeTensorMode", (), {"__doc__": "PyTorch's FakeTensorMode, or torchfake's."})
 
 
 def either_fake(original: Any) -> Any:
-    """A class of which PyTorch's FakeTensors and the fakes of a FakeTensorMode of ours are instances."""
+    """A class with PyTorch's FakeTensors and the fakes of our FakeTensorMode as instances."""
     return _EitherFake("FakeTensor", (), {"__doc__": "PyTorch's FakeTensor, or one of torchfake's."})
 
 
@@ -228,7 +228,7 @@ def output_storages(original: Callable[[Any], Any], node: Any) -> Any:
 
 
 def is_abstract(original: Callable[[Tensor], bool], tensor: Tensor) -> bool:
-    """The checks of `opcheck` that compare data skip fakes of ours as they skip PyTorch's."""
+    """Checks of `opcheck` that compare data skip our fakes like PyTorch's."""
     return original(tensor) or holds_fake(tensor)
 
 
@@ -275,7 +275,7 @@ def from_tensor(original: Callable[..., Tensor], self: PyTorchsMode, tensor: Ten
 
 
 def trace(original: Callable[..., Any], self: Any, f: Callable[..., Any], *args: Any) -> Any:
-    """`make_fx(tracing_mode="symbolic")` uses the mode of its fakes, which has to make symbols."""
+    """`make_fx(tracing_mode="symbolic")` uses the mode of its fakes, which must be able to create symbols."""
     mode = detect_mode(torch._guards.detect_fake_mode, args) if self.tracing_mode == "symbolic" else None
     if isinstance(mode, FakeTensorMode) and mode.shape_env is None:
         raise DynamicShapesError(

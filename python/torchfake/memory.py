@@ -1,4 +1,4 @@
-"""The memory of claimed devices: what `torch.cuda` would answer on a real card, and who owns it.
+"""The memory of claimed devices: what `torch.cuda` reports on a real card, and who owns it.
 
 >>> import torch
 >>> import torchfake.memory
@@ -10,8 +10,8 @@
 >>> {owner: size >> 20 for owner, size in t.at_peak().owners.items() if size >> 20}
 {'parameters': 64, 'gradients': 64, 'inputs': 1, 'temporaries': 1, 'workspaces': 64}
 
-A mode has one model of memory, made by `attach` or `track`; the functions here answer for the mode that is entered.
-They have the meaning of their namesakes in `torch.cuda`.
+A mode has one memory model, created by `attach` or `track`; the functions here apply to the active mode. They have the
+meaning of their namesakes in `torch.cuda`.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ def attach(
     config: str | None = None,
     release: int | None = None,
 ) -> _C.MemoryModel:
-    """Models the memory of a mode's devices from now on. To be called while no other thread works in the mode.
+    """Models the memory of a mode's devices from here on. Must be called while no other thread is using the mode.
 
     Args:
-        mode: The state of the mode; that of the mode which is entered, if None.
+        mode: The state of the mode; None for the active one.
         total_memory: Bytes of each card.
-        compute_capability: Decides on the size of cuBLAS's workspaces.
-        context_memory: Bytes that the CUDA context takes; by default what it takes on an H200.
-        unlimited: Goes on past the card's size instead of raising `torch.OutOfMemoryError`.
-        config: The allocator's options; by default those of `PYTORCH_ALLOC_CONF`.
-        release: The minor version of the PyTorch 2 that is modelled; by default the installed one's.
+        compute_capability: Determines the size of cuBLAS's workspaces.
+        context_memory: Bytes of the CUDA context; defaults to those on an H200.
+        unlimited: Continues past the card's size instead of raising `torch.OutOfMemoryError`.
+        config: The allocator's options; defaults to `PYTORCH_ALLOC_CONF`.
+        release: The minor version of PyTorch 2 to model; defaults to the installed one.
     """
     state = mode if mode is not None else _C.current_mode()
     if state is None:
@@ -98,7 +98,7 @@ def attach(
 
 
 def detach(mode: _C.ModeState | None = None) -> None:
-    """Ends what `attach` began. Storages that live are no longer counted by a model attached later."""
+    """Undoes `attach`. Existing storages will not be counted by a model attached later."""
     state = mode if mode is not None else _C.current_mode()
     if state is None:
         raise RuntimeError("memory.detach: no mode is entered; pass one, or enter it first")
@@ -106,10 +106,10 @@ def detach(mode: _C.ModeState | None = None) -> None:
 
 
 def track(*, lines: bool = False, **card: Any) -> Tracker:
-    """Records who owns the memory of the mode that is entered, or of a `fake_mode()` that it enters itself.
+    """Records who owns the memory of the active mode, or of a `fake_mode()` that it enters itself.
 
-    Takes the arguments of `attach`, for a mode without a model. The default card has 80 GiB. With `lines=True` every
-    block has the file and line of the program that made it, which takes time.
+    Takes the arguments of `attach` for a mode without a model; the default card has 80 GiB. With `lines=True` every
+    block records the file and line of the program that allocated it, which takes time.
     """
     return Tracker(card, lines)
 
@@ -133,7 +133,7 @@ def _name(device: Device) -> str:
 
 
 def allocated(device: Device = None) -> int:
-    """Bytes in blocks that are allocated: `torch.cuda.memory_allocated`."""
+    """Bytes in allocated blocks: `torch.cuda.memory_allocated`."""
     return _model().allocated(_name(device))
 
 
@@ -143,12 +143,12 @@ def reserved(device: Device = None) -> int:
 
 
 def max_allocated(device: Device = None) -> int:
-    """The most that was allocated since the start or `reset_peak_stats`: `torch.cuda.max_memory_allocated`."""
+    """The peak of allocated bytes since the start or `reset_peak_stats`: `torch.cuda.max_memory_allocated`."""
     return int(stats(device)["allocated_bytes.all.peak"])
 
 
 def max_reserved(device: Device = None) -> int:
-    """The most that was reserved: `torch.cuda.max_memory_reserved`."""
+    """The peak of reserved bytes: `torch.cuda.max_memory_reserved`."""
     return int(stats(device)["reserved_bytes.all.peak"])
 
 
@@ -179,12 +179,12 @@ def summary(device: Device = None, abbreviated: bool = False) -> str:
 
 
 def snapshot(device: Device = None) -> list[dict[str, Any]]:
-    """Segments and their blocks, as `torch.cuda.memory_snapshot` gives them."""
+    """Segments and their blocks, as in `torch.cuda.memory_snapshot`."""
     return _model().segments(_name(device))
 
 
 def dump_snapshot(path: str | Path, devices: int = 1) -> None:
-    """Writes segments and blocks to a file that PyTorch's memory viewer opens. It has no history of allocations."""
+    """Writes segments and blocks to a file for PyTorch's memory viewer. Does not include the history of allocations."""
     segments = [segment for index in range(devices) for segment in snapshot(index)]
     traces: list[list[Any]] = [[] for _ in range(devices)]
     content = {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
@@ -192,11 +192,11 @@ def dump_snapshot(path: str | Path, devices: int = 1) -> None:
 
 
 def largest(run: Callable[[int], object], values: range, *, gpu: str | None = None, **card: Any) -> int | None:
-    """The largest of `values` for which `run` gets through without running out of memory, or None.
+    """The largest of `values` for which `run` completes without running out of memory, or None.
 
-    Each is tried in a mode of its own, with the card `gpu` (`"L40S"`) or one as `attach` makes it; few of them, because
-    what needs more memory than a value that does not fit is taken not to fit either, and because runs without a limit
-    tell where the limit is.
+    Each value is tried in a mode of its own, with the card `gpu` (`"L40S"`) or one described by the arguments of
+    `attach`. Few values are tried, because a value that needs more memory than one that does not fit is assumed not to
+    fit, and because runs without a limit show where the limit is.
 
     >>> import torch
     >>> from torchfake import memory
@@ -269,5 +269,5 @@ def memory_fraction(device: Device = None) -> float:
 
 
 def host() -> tuple[int, int]:
-    """Bytes of fakes on the CPU, and the most there have been."""
+    """Bytes of fakes on the CPU, and their peak."""
     return _model().host_bytes()

@@ -21,7 +21,7 @@ from torchfake._cards import Cards
 from torchfake.errors import FakeTensorError, MixedModesError
 from torchfake.stand_ins import StandInLog
 
-#: Logs every operator run inside a mode if its level is DEBUG when the mode is entered.
+#: Logs every operator run inside a mode, if its level is DEBUG when the mode is entered.
 trace_log = logging.getLogger("torchfake.trace")
 
 #: The default of `fake_mode(known_values_limit=...)`.
@@ -50,7 +50,7 @@ _OPTIONS = (
 
 
 class _OfThread(threading.local):
-    """How many modes this thread has entered, and PyTorch's setting from before the first of them."""
+    """The number of modes that this thread has entered, and PyTorch's setting from before the first of them."""
 
     depth = 0
     has_entered = False
@@ -66,7 +66,7 @@ def has_entered() -> bool:
 
 
 def _enter(state: _C.ModeState, show: Callable[[str], None] | None = None) -> _C.EnteredFakeMode:
-    """Enters a mode on this thread. `torch.tensor(..., device="cuda")` then moves a fake to where it is claimed."""
+    """Enters a mode on this thread. `torch.tensor(..., device="cuda")` then moves a fake to its claimed device."""
     entered = _C.EnteredFakeMode(state, show)
     _of_thread.has_entered = True
     if _of_thread.depth == 0:
@@ -77,7 +77,7 @@ def _enter(state: _C.ModeState, show: Callable[[str], None] | None = None) -> _C
 
 
 def _leave(entered: _C.EnteredFakeMode) -> None:
-    """Leaves a mode, which need not be the last one entered: two generators may take turns."""
+    """Leaves a mode, not necessarily the last one entered: two generators may take turns."""
     entered.leave()
     _of_thread.depth -= 1
     if _of_thread.depth == 0:
@@ -143,7 +143,7 @@ class Mode:
         return stack
 
     def _before_leaving(self) -> None:
-        """Takes back what a subclass changed when this thread entered the mode."""
+        """Reverts what a subclass changed when this thread entered the mode."""
 
 
 class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in torchdistx
@@ -158,20 +158,20 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         selects_all: Whether a mask of unknown values, or `nonzero` of them, is assumed to select every element instead
             of raising an error. This is the upper bound: a mixture of experts that routes by values then sends every
             token to every expert.
-        gpus: The cards that there are: `"H200"`, `"8xH100-80GB"` (the names are those of `torchfake run --gpu`). No
-            other index can be claimed then, and memory beyond a card's raises `torch.cuda.OutOfMemoryError`. By default
-            cards are H200s, as many as are claimed, and memory is counted and never refused.
-        gpu_memory: The memory of each card in place of its own: `"24GiB"`.
-        unlimited: Goes on past the memory of the cards of `gpus` instead of raising `torch.OutOfMemoryError`, so that
-            what a program needs can be read.
-        unknown: What becomes of reading an unknown value: `"error"` raises the typed error, `"stand-in"` answers in its
-            place (1.0, or False for a branch) and notes where, in `stand_ins`.
-        drawn_values_limit: The largest number of elements of a random result that is drawn, so that its values are
-            known. 0 draws nothing.
-        strict: Refuses the two assumptions of this mode as well: that the gradients a loss scaler looks at are finite,
-            and that values which are only validated are valid.
-        propagate_real_tensors: Lets real values travel along on the CPU with every fake, whatever its size: each
-            operator also runs for real, and nothing is unknown. It takes the memory and the time of the real program.
+        gpus: The available cards: `"H200"`, `"8xH100-80GB"` (the names are those of `torchfake run --gpus`). No other
+            index can be claimed, and exceeding a card's memory raises `torch.cuda.OutOfMemoryError`. By default cards
+            are H200s, as many as are claimed, and their memory is counted but not limited.
+        gpu_memory: The memory of each card, overriding its default: `"24GiB"`.
+        unlimited: Continues past the memory of the cards of `gpus` instead of raising `torch.OutOfMemoryError`, so that
+            the memory that a program needs can be measured.
+        unknown: What happens when an unknown value is read: `"error"` raises the typed error, `"stand-in"` returns a
+            stand-in (1.0, or False for a branch) and records the location in `stand_ins`.
+        drawn_values_limit: The largest number of elements of a random result that is actually drawn, so that its values
+            are known. 0 draws nothing.
+        strict: Disables the two assumptions of this mode as well: that the gradients checked by a loss scaler are
+            finite, and that values which are only validated are valid.
+        propagate_real_tensors: Computes real values on the CPU along with every fake, whatever its size: each operator
+            also runs for real, and no value is unknown. Takes the memory and time of the real program.
         known_values: Deprecated name of `known_values_limit`.
         shape_env: The environment of symbolic sizes; see `torchfake.ShapeEnv`.
 
@@ -247,7 +247,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         """The environment of symbolic sizes, or None."""
         return _C.shape_env_of(self._state)
 
-    # The current card of the thread belongs to the machine that the cards describe.
+    # The thread's current card belongs to the machine that the cards describe.
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -278,7 +278,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         return mode
 
     def _new_state(self) -> _C.ModeState:
-        # The copy claims the same cards, and tells the same log.
+        # The copy claims the same cards, and shares the log.
         state = _C.ModeState(
             known_values=self._state.known_values,
             memory=self.cards.counter,
@@ -287,11 +287,11 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         self.cards.memory_of(state)
         return state
 
-    #: The cards that the mode claims, as `torch.cuda` describes them in it.
+    #: The cards that the mode claims, as reported by `torch.cuda` inside it.
     cards: Cards
-    #: What was answered in the place of unknown values, and where.
+    #: The stand-ins returned for unknown values, and where.
     stand_ins: StandInLog
-    #: The meshes of devices with names that were made in the mode: names, shape and ranks of each.
+    #: The named device meshes created in the mode: names, shape and ranks of each.
     meshes: list[dict[str, Any]]
 
     @property
@@ -333,7 +333,7 @@ class no_fake_mode(contextlib.ContextDecorator):
 
 
 class in_mode_of:
-    """Enters the mode of a fake unless the thread is in a mode already, so that tensors made from the fake are fake."""
+    """Enters the mode of a fake unless the thread is in a mode already, so that tensors created from it are fake."""
 
     def __init__(self, fake: Tensor) -> None:
         self._fake = fake
@@ -352,7 +352,7 @@ _showing = threading.local()
 
 
 def _show(line: str) -> None:
-    """Logs an operator, unless a handler of the log called it."""
+    """Logs an operator, unless called by a handler of the log itself."""
     if getattr(_showing, "now", False):
         return
     _showing.now = True

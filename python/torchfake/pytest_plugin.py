@@ -1,7 +1,7 @@
-"""The fixture `memory_budget`: holds a test to an amount of memory on a claimed card.
+"""The fixture `memory_budget`: limits the memory of a test on a claimed card.
 
-Named in `conftest.py`, as `pytest_plugins = ["torchfake.pytest_plugin"]`. It is no entry point, which would import
-PyTorch into every run of pytest.
+Enable it in `conftest.py` with `pytest_plugins = ["torchfake.pytest_plugin"]`. It is not an entry point, which would
+import PyTorch into every pytest run.
 
 def test_a_step_fits_on_an_l4(memory_budget):
     with memory_budget("2GiB", gpu="L4") as t:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MemoryBudgetExceededError(AssertionError):
-    """A test needed more memory than its budget."""
+    """A test exceeded its memory budget."""
 
 
 @contextlib.contextmanager

@@ -27,13 +27,13 @@ from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
 from torchfake.step_time import Measurement, format_data
 
-#: The exit code of a program that Ctrl-C ended, as a shell reports it.
+#: The exit code of a program ended by Ctrl-C, as reported by shells.
 INTERRUPTED = 130
 
-#: The exit code of a program that an OutOfMemoryError ended.
+#: The exit code of a program ended by an OutOfMemoryError.
 OUT_OF_MEMORY = 3
 
-#: The version of the report that `--json` writes; changes with its meaning (docs/schemas/run.schema.json).
+#: The schema version of the report written by `--json` (docs/schemas/run.schema.json).
 SCHEMA = 1
 
 _GIB = 1 << 30
@@ -54,7 +54,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Launch:
-    """What `torchrun` would have started: the process stands for one rank of many."""
+    """The process as one rank of many, as started by `torchrun`."""
 
     nnodes: int
     nproc_per_node: int
@@ -69,7 +69,7 @@ class Launch:
         return self.nnodes * self.nproc_per_node
 
     def environment(self) -> dict[str, str]:
-        """The variables that torchrun sets."""
+        """The environment variables that torchrun sets."""
         return {
             "RANK": str(self.rank),
             "LOCAL_RANK": str(self.rank % self.nproc_per_node),
@@ -89,7 +89,7 @@ class Launch:
 
 
 def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
-    """The module `__main__` of a program, and its code."""
+    """The `__main__` module of a program, and its code."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     if not program.is_module:
@@ -119,7 +119,7 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
 
 @contextlib.contextmanager
 def _as_main(program: Program, main: types.ModuleType, environment: dict[str, str]) -> Iterator[None]:
-    """The interpreter as Python sets it up for a program; as it was before, in the end."""
+    """Sets up the interpreter as Python does for a program, and restores it at the end."""
     argv, path, module, hook = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook
     variables, had_group = dict(os.environ), torch.distributed.is_initialized()
     sys.argv = [str(main.__file__), *program.arguments]
@@ -130,7 +130,7 @@ def _as_main(program: Program, main: types.ModuleType, environment: dict[str, st
         yield
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"], sys.excepthook = argv, path, module, hook
-        # What libraries left: accelerate and lightning set variables, and no program ends its process group.
+        # Cleans up: accelerate and lightning set variables, and programs leave their process group open.
         for name in os.environ.keys() - variables.keys():
             del os.environ[name]
         os.environ.update(variables)
@@ -140,7 +140,7 @@ def _as_main(program: Program, main: types.ModuleType, environment: dict[str, st
 
 @contextlib.contextmanager
 def _threads_in(mode: fake_mode) -> Iterator[None]:
-    """Threads that are started meanwhile are in the mode."""
+    """While entered, new threads are in the mode."""
     bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def in_mode(thread: threading.Thread) -> None:
@@ -155,7 +155,7 @@ def _threads_in(mode: fake_mode) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an OutOfMemoryError is what ended a program, by itself or as the cause of the error that did."""
+    """Whether a program was ended by an OutOfMemoryError, directly or as the cause of the final error."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError):
             return True
@@ -164,9 +164,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def _execute(code: types.CodeType, main: types.ModuleType) -> tuple[int, BaseException | None]:
-    """Runs the program; returns its exit code and the error that ended it, having shown what Python would show.
+    """Runs the program. Returns its exit code and the error that ended it, after printing what Python would print.
 
-    The exit code is Python's, but for memory that ran out.
+    The exit code is Python's, except if memory ran out.
     """
     try:
         exec(code, vars(main))
@@ -192,7 +192,7 @@ def execute_program(
     tracker: Tracker | None = None,
     work: Measurement | None = None,
 ) -> tuple[int, BaseException | None]:
-    """Runs a program in `mode`, with these variables in its environment. Returns its exit code and what ended it.
+    """Runs a program in `mode` with these environment variables. Returns its exit code and the error that ended it.
 
     Raises:
         ProgramNotFoundError: There is no such script or module.
@@ -219,7 +219,7 @@ def run_program(
     time_steps: bool = False,
     children: Children | None = None,
 ) -> int:
-    """Runs a program in `mode` and reports on it. Returns the exit code that Python would end with, or OUT_OF_MEMORY.
+    """Runs a program in `mode` and reports on it. Returns Python's exit code, or OUT_OF_MEMORY.
 
     Raises:
         ProgramNotFoundError: There is no such script or module.
@@ -258,7 +258,7 @@ def make_report(
     error: BaseException | None = None,
     collectives: Sequence[tuple[str, int, str, int, int]] = (),
 ) -> dict[str, Any]:
-    """What a run has to say, for programs. docs/schemas/run.schema.json describes it."""
+    """The report of a run, as data for JSON. docs/schemas/run.schema.json describes it."""
     cards = mode.cards
     return {
         "schema": SCHEMA,
@@ -291,7 +291,7 @@ def make_report(
 
 
 def _shown(file: str) -> str:
-    """The file as a path from here, where that is shorter."""
+    """The path relative to the current directory, if that is shorter."""
     try:
         return str(Path(file).resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -299,7 +299,7 @@ def _shown(file: str) -> str:
 
 
 def format_report(report: dict[str, Any]) -> str:
-    """The same for people, a few lines."""
+    """The report as text, a few lines."""
     lines = [f"torchfake: {report['program']} ended with {report['exit_code']} after {report['seconds']:.1f} s"]
     for card in report["cards"]:
         share = card["peak_allocated"] / card["total_memory"]

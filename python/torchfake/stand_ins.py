@@ -1,4 +1,4 @@
-"""What was answered in the place of unknown values, and where: the log of `fake_mode(unknown="stand-in")`."""
+"""The log of `fake_mode(unknown="stand-in")`: the stand-ins returned for unknown values, and where."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torchfake._explain import frame_of_program, written_as
 from torchfake.errors import StandInLimitError
 
-#: How often in a row one line may be answered so before it counts as a loop that never ends.
+#: The number of identical stand-ins in a row for one line that counts as an infinite loop.
 LIMIT_IN_A_ROW = 10_000
 
-#: What the program wrote, by the operator that reads the value.
+#: The program's expression, by the operator that reads the value.
 _WRITTEN_AS = {
     "aten::_local_scalar_dense": ".item()",
     "aten::equal": "torch.equal",
@@ -23,7 +23,7 @@ _WRITTEN_AS = {
 
 @dataclass(slots=True)
 class StandIn:
-    """A line at which unknown values were read, and what it was told."""
+    """A line that read unknown values, and the stand-in it got."""
 
     file: str
     line: int
@@ -33,7 +33,7 @@ class StandIn:
 
     @property
     def is_about_sizes(self) -> bool:
-        """Whether sizes follow from the answer, so that figures of memory depend on it."""
+        """Whether sizes depend on the stand-in, and therefore memory figures."""
         return "element" in self.answer or self.answer.startswith("what")
 
     def to_json(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class StandIn:
 
 
 class StandInLog:
-    """Counts the answers by the line that got them. Thread-safe."""
+    """Counts the stand-ins by the line that got them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,10 +57,10 @@ class StandInLog:
         self._in_a_row = 0
 
     def hear(self, op: str, answer: str) -> None:
-        """Notes that `op` gets `answer`.
+        """Records that `op` gets `answer`.
 
         Raises:
-            StandInLimitError: The same line has been answered so 10,000 times in a row.
+            StandInLimitError: The same line has got this 10,000 times in a row.
         """
         frame = frame_of_program()
         file, line = ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
@@ -84,10 +84,10 @@ class StandInLog:
             )
 
     def __deepcopy__(self, memo: dict[int, object]) -> StandInLog:
-        return self  # the copy of a mode tells the same log
+        return self  # the copy of a mode shares the log
 
     @property
     def entries(self) -> list[StandIn]:
-        """The lines, in the order in which they were first answered."""
+        """The lines, in the order of their first stand-in."""
         with self._lock:
             return list(self._entries.values())

@@ -90,23 +90,23 @@ class Step:
 
     @property
     def is_operator(self) -> bool:
-        """Whether it is an operator's call, and not one result out of several."""
+        """Whether it is an operator call, as opposed to one result of several."""
         return self.kind == "call" and not self.target.startswith("<")
 
     def to_json(self) -> dict[str, Any]:
-        """The step in a form that `json.dumps` accepts. Symbolic numbers are texts."""
+        """The step in a form that `json.dumps` accepts. Symbolic numbers become strings."""
         of_outputs = [{name: as_json_number(value) for name, value in vars(output).items()} for output in self.outputs]
         return {**vars(self), "outputs": of_outputs, "flops": as_json_number(self.flops)}
 
 
 def as_json_number(value: Any) -> Any:
-    """`value` with the expressions of symbolic numbers as texts."""
+    """`value`, with symbolic numbers as strings of their expressions."""
     return tree_map(lambda leaf: str(leaf) if isinstance(leaf, SymInt) else leaf, value)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A graph, and the tensors of its `get_attr` nodes by target. Symbolic numbers among arguments are texts."""
+    """A graph, and the tensors of its `get_attr` nodes by target. Symbolic numbers among arguments are strings."""
 
     graph: Graph
     attributes: dict[str, Tensor]
@@ -148,13 +148,13 @@ def trace(model: nn.Module, *args: Any, backward: bool = False, **kwargs: Any) -
     Unlike with `make_fx`, the model may branch on known values; the graph is that of the branches taken.
 
     Args:
-        model: What to run.
-        *args: What to pass it.
-        backward: Whether to go on with the backward of its results, all of them added up.
-        **kwargs: What to pass it by name.
+        model: The model to run.
+        *args: Its positional arguments.
+        backward: Whether to also run the backward of the sum of its results.
+        **kwargs: Its keyword arguments.
 
     Raises:
-        ValueError: There is no backward: no result of the model requires gradients.
+        ValueError: No result of the model requires gradients, so there is no backward.
     """
     recorder = _Recorder(model)
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
@@ -253,7 +253,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, SymInt | SymFloat | SymBool):
-            return str(value)  # a graph that could run again would need a node for each
+            return str(value)  # a graph that can be run again would need a node for each
         if not isinstance(value, Tensor):
             return value
         node = self._nodes.get(value)
@@ -329,7 +329,7 @@ def format_flops(count: int | SymInt) -> str:
 
 
 def by_layer(steps: Iterable[Step], depth: int) -> dict[str, tuple[int, int | SymInt, int | SymInt]]:
-    """Operators, floating-point operations and bytes of results, by layer down to `depth` levels; 0 is the model."""
+    """Operators, floating-point operations and bytes of results by layer, down to `depth` levels; 0 is the model."""
     summed: dict[str, tuple[int, int | SymInt, int | SymInt]] = {}
     for step in steps:
         if not step.is_operator:
@@ -341,7 +341,7 @@ def by_layer(steps: Iterable[Step], depth: int) -> dict[str, tuple[int, int | Sy
 
 
 def layer_steps_table(steps: Iterable[Step], depth: int, *, title: str = "") -> Table:
-    """A table with one row per layer, in the order in which they first ran."""
+    """A table with one row per layer, in the order of their first operator."""
     table = Table(title=title or None, title_justify="left", header_style="bold", row_styles=["", "dim"])
     table.add_column("layer", overflow="fold")
     for column in ("operators", "FLOPs", "bytes"):
@@ -357,8 +357,8 @@ def print_steps(steps: Sequence[Step], *, title: str = "", depth: int | None = N
     Args:
         steps: The steps.
         title: The table's title.
-        depth: Sums the operators up by layer, down to so many levels, in place of a row for each.
-        limit: The most rows to print. The totals are those of all steps.
+        depth: Sums up the operators by layer, down to this many levels, instead of one row each.
+        limit: The maximum number of rows to print. The totals include all steps.
     """
     if depth is None:
         print_table(step_table(steps[:limit], title=title))

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: run a part of a suite on one subject, and fail with what is not listed."""
+"""Shared by the tests of this folder: runs a part of a suite on one subject, and fails on unlisted differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suite_operators import Scope
 
 
 def check(suite: ModuleType, subject: str, scope: Scope, cache: str = "on") -> list[Case]:
-    """Runs the cases; fails the test with those that differ and are not in known_differences.py."""
+    """Runs the cases; fails the test on differences that are not in known_differences.py."""
     cases = list(suite.cases(make_engine("torchfake", cache), subject, scope))
     wrong = [case for case in cases if case.failed and explanation(case) is None]
     if wrong:

@@ -1,4 +1,4 @@
-"""Runs one call for real and on fakes, and compares what comes out in metadata."""
+"""Runs one call on real tensors and on fakes, and compares the metadata of the results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from engines import Engine, fake_tree
 from torch.utils import _pytree as pytree
 
-#: Outcomes of one comparison that are as they should be.
+#: Outcomes of a comparison that count as agreement.
 SAME = "same"
 BOTH_REFUSE = "both refuse"
-REFUSED_WITH_VALUES = "refused where values are known"  # the values are what is wrong: only known fakes can tell
-DATA_DEPENDENT = "data-dependent"  # declared, shown to be so, and right where the values are known
-#: Outcomes that are not.
+REFUSED_WITH_VALUES = "refused where values are known"  # the values are invalid, which only known fakes can detect
+DATA_DEPENDENT = "data-dependent"  # declared, shown to be so, and correct if the values are known
+#: Outcomes that count as failure.
 DIFFERENT = "different"
 FAKE_RAISES = "fake raises"
 FAKE_ACCEPTS = "fake accepts"
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison of one suite: `variant` says how the inputs and the call were changed."""
+    """One comparison of one suite: `variant` says how the inputs and the call were modified."""
 
     suite: str
     subject: str
@@ -59,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a call gave: a row per tensor and what is no tensor, or the exception."""
+    """The result of a call: a row per tensor and the other values, or the exception."""
 
     rows: list[Any]
     error: Exception | None = None
@@ -68,7 +68,7 @@ class Observation:
 
 
 def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor], before: list[torch.Tensor]) -> dict[str, Any]:
-    """Everything of a tensor that has to agree, with its place among the inputs and the outputs before it."""
+    """All properties of a tensor that must agree, with its position among the inputs and the preceding outputs."""
     row: dict[str, Any] = {
         "size": tuple(tensor.shape),
         "dtype": tensor.dtype,
@@ -87,7 +87,7 @@ def metadata(tensor: torch.Tensor, inputs: list[torch.Tensor], before: list[torc
 
 
 def normal_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """The strides that mean something: none of an empty tensor, 0 over a dimension of size 1."""
+    """The strides that matter: none for an empty tensor, 0 for a dimension of size 1."""
     if tensor.numel() == 0:
         return ()
     return tuple(0 if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -108,7 +108,7 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
 
 
 def gradients(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[torch.Tensor | None] | None:
-    """Gradients of all outputs by all inputs, for ones; None where nothing requires them."""
+    """Gradients of all outputs with respect to all inputs, for ones; None if nothing requires them."""
     wanted = [t for t in inputs if t.requires_grad]
     roots = [t for t in outputs if t.requires_grad and (t.is_floating_point() or t.is_complex())]
     if not wanted or not roots:
@@ -117,7 +117,7 @@ def gradients(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[t
 
 
 def describe(outputs: Any, inputs: list[torch.Tensor], with_gradients: bool) -> list[Any]:
-    """Outputs, what is no tensor among them, gradients, and the inputs as the call left them."""
+    """Outputs, including those that are not tensors, gradients, and the inputs after the call."""
     tensors = tensors_in(outputs)
     rows: list[Any] = [metadata(t, inputs, tensors[:i]) for i, t in enumerate(tensors)]
     rows.append([type(leaf).__name__ for leaf in pytree.tree_leaves(outputs) if not isinstance(leaf, torch.Tensor)])
@@ -129,7 +129,7 @@ def describe(outputs: Any, inputs: list[torch.Tensor], with_gradients: bool) -> 
 
 
 def difference(real: list[Any], fake: list[Any]) -> str:
-    """The first disagreement in words; empty if there is none."""
+    """A description of the first disagreement; empty if there is none."""
     if len(real) != len(fake):
         return f"real has {len(real)} parts, fake {len(fake)}"
     for i, (a, b) in enumerate(zip(real, fake, strict=True)):
@@ -183,7 +183,7 @@ def observe_fake(
 
 
 def judge_error(engine: Engine, raised: Exception, refused: str | None, is_same: bool) -> Result:
-    """What a fake's error is worth, where the real call raised `refused`, if it did; `is_same`: whether this is it."""
+    """Judges a fake's error, given the real call's error `refused`, if any; `is_same`: whether they are the same."""
     said = f"{type(raised).__name__}: {str(raised)[:300]}"
     if isinstance(raised, engine.declares):
         return Result(NOT_ANSWERED, said)
@@ -195,13 +195,13 @@ def judge_error(engine: Engine, raised: Exception, refused: str | None, is_same:
 
 
 def judge_against_record(engine: Engine, raised: Exception, refused: str | None) -> Result:
-    """The same against a record, which has the exception by name, and maybe what it said."""
+    """The same against a record, which has the exception's name and possibly its message."""
     names = [kind.__name__ for kind in type(raised).__mro__]
     return judge_error(engine, raised, refused, refused is not None and refused.partition(":")[0] in names)
 
 
 def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
-    """What a fake run is worth, held against the real one."""
+    """Judges a fake run by comparison with the real one."""
     if fake.error is not None:
         refused = None if real.error is None else f"{type(real.error).__name__}: {str(real.error)[:150]}"
         return judge_error(engine, fake.error, refused, isinstance(fake.error, type(real.error)))
@@ -216,8 +216,8 @@ def judge(engine: Engine, real: Observation, fake: Observation) -> Result:
 def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, with_gradients: bool = True) -> Result:
     """Calls `function` on copies of the arguments `(args, kwargs)`, real and fake.
 
-    Where values decide, fakes that know theirs have to answer: a call that unknown ones declare data-dependent, and
-    one that real PyTorch refuses and unknown ones accept, is made on known fakes as well.
+    If values decide, fakes with known values must produce the result: a call that unknown fakes declare data-dependent,
+    or that they accept although real PyTorch refuses it, is repeated on known fakes.
     """
     real = observe_real(function, arguments, with_gradients)
 
@@ -231,16 +231,16 @@ def compare(engine: Engine, function: Callable[..., Any], arguments: Any, *, wit
 
 
 def values_decide(function: Callable[..., Any], arguments: Any, real: Observation, with_gradients: bool) -> bool:
-    """Whether the real call gives something else with other values: other metadata, other numbers, or another refusal.
+    """Whether the real call's result changes with the values: its metadata, its numbers, or a refusal.
 
-    A call that is accepted is not shown to depend on values by one that is refused: out of range is another matter.
+    A refused call does not show that an accepted one depends on values: an index may just be out of range.
     """
     if isinstance(real.error, torch.linalg.LinAlgError):
         return True  # singular, or not positive-definite
     if real.error is None and (
         reads_values(function, arguments, with_gradients) or asks_for_data(function, arguments, with_gradients)
     ):
-        return True  # the cheaper questions first
+        return True  # the cheaper checks first
     for changed in other_values(arguments, large=real.error is None):
         other = observe_real(function, changed, with_gradients)
         if real.error is not None:
@@ -249,7 +249,8 @@ def values_decide(function: Callable[..., Any], arguments: Any, real: Observatio
         elif other.error is None and (other.rows != real.rows or other.values != real.values):
             return True
     if real.error is None and any(map(_repeats, tensors_in(arguments))):
-        # Elements in one place have one value. That it is one is not in the sizes, by which an operator is judged.
+        # Elements that share memory have one value. That they share is not in the sizes, by which an operator is
+        # judged.
         apart = pytree.tree_map_only(torch.Tensor, _apart, arguments)
         return values_decide(function, apart, observe_real(function, apart, with_gradients), with_gradients)
     return False
@@ -262,18 +263,18 @@ def _repeats(tensor: torch.Tensor) -> bool:
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, each element in a place of its own."""
+    """The same values, with separate memory for each element."""
     if not _repeats(tensor):
         return tensor
     return tensor.detach().clone(memory_format=torch.contiguous_format).requires_grad_(tensor.requires_grad)
 
 
-#: What PyTorch says where it would have to read data that is not there.
+#: PyTorch's messages when it would have to read data that does not exist.
 _NO_DATA = ("meta tensors", "Cannot copy out of meta tensor", "data-dependent", "data dependent")
 
 
 def asks_for_data(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
-    """Whether the call, made on meta tensors, ends because a value is read, forward or backward."""
+    """Whether the call, made on meta tensors, fails because a value is read, forward or backward."""
     if not all(map(is_dense, tensors_in(arguments))):
         return False
     args, kwargs = pytree.tree_map_only(torch.Tensor, _on_meta, arguments)
@@ -288,7 +289,7 @@ def asks_for_data(function: Callable[..., Any], arguments: Any, with_gradients: 
 
 @functools.cache
 def _tagged() -> frozenset[str]:
-    """Operators of which PyTorch says that values decide about their result."""
+    """Operators whose result depends on values according to PyTorch's tags."""
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     found = set()
     for qualified in torch._C._dispatch_get_all_op_names():
@@ -299,7 +300,7 @@ def _tagged() -> frozenset[str]:
 
 
 def reads_values(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
-    """Whether the real call, on its way, calls an operator that is tagged so. It itself is no witness."""
+    """Whether the real call calls an operator with such a tag. The operator itself does not count."""
     with torch.autograd.profiler.profile(use_kineto=False) as profile:
         observe_real(function, arguments, with_gradients)
     return any(event.cpu_parent is not None and event.name in _tagged() for event in profile.function_events)
@@ -311,21 +312,21 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shown_on_the_cpu(function: Callable[..., Any], arguments: Any, with_gradients: bool) -> bool:
-    """Whether what a fake on a claimed GPU declares to depend on values does so on the CPU."""
+    """Whether a dependence on values declared by a fake on a claimed GPU also exists on the CPU."""
     real = observe_real(function, arguments, with_gradients)
     return values_decide(function, arguments, real, with_gradients) or asks_for_data(
         function, arguments, with_gradients
     )
 
 
-#: Draws of random numbers among the values to try.
+#: The number of random draws among the values to try.
 DRAWS = 12
 
 
 def other_values(arguments: Any, large: bool = False) -> Iterator[Any]:
-    """The arguments with other values: one number throughout, the same numbers elsewhere, and small random ones.
+    """The arguments with other values: one number throughout, the same numbers rearranged, and small random ones.
 
-    With `large`, a large number too: not where a call is refused, since it would be refused as an index as well.
+    With `large`, also a large number: not for calls that are refused, since it would also be refused as an index.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -344,11 +345,11 @@ def other_values(arguments: Any, large: bool = False) -> Iterator[Any]:
 
 
 def _with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Changes all that the tensor's storage holds, repeated elements alike."""
+    """Changes everything in the tensor's storage, so that repeated elements stay equal."""
     if is_dense(tensor) and tensor.untyped_storage().nbytes() >= tensor.element_size():
         with torch.no_grad():
             whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
-            # Some dtypes have no kernel that could change them.
+            # Some dtypes have no kernel that can change them.
             with contextlib.suppress(RuntimeError):
                 whole.copy_(change(whole).clone())
     return tensor
@@ -360,10 +361,10 @@ def settle(
     values_decide: Callable[[], bool],
     values_refuse: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """The result on unknown fakes, or where values decide, that on known ones.
+    """The result on unknown fakes, or, if values decide, on known ones.
 
-    What unknown fakes declare to depend on values has to be shown to by `values_decide`; and by `values_refuse` what
-    they accept where the real operator refuses.
+    A dependence on values declared by unknown fakes must be confirmed by `values_decide`; a call that they accept
+    although the real operator refuses must be explained by `values_refuse`.
     """
     result = once(False)
     if result.outcome not in (NOT_ANSWERED, FAKE_ACCEPTS):
@@ -383,9 +384,9 @@ def settle(
 
 
 def copy_tree(tree: Any, device: str | None = None) -> Any:
-    """The same tensors anew, on `device` if it is given, with their strides, and sharing as the originals do.
+    """Copies the tensors, to `device` if given, preserving strides and sharing.
 
-    A meta tensor among those that are moved is there to be on another device, and stays what it is.
+    A meta tensor among those that are moved tests mixed devices, and stays on meta.
     """
     storages: dict[int, torch.UntypedStorage] = {}
 

@@ -1,8 +1,8 @@
-"""What a real GPU answered, kept in a file, and fakes that claim `cuda` held against it.
+"""The recorded results of a real GPU, and their comparison with fakes that claim `cuda`.
 
-A record holds a line per call, `[subject, variant, inputs, rows, error]`: `inputs` as `Call.inputs` says them, `rows`
-the metadata of what came out, or null where the call raised `error`; both are null where the call ended the process.
-The tools that write them need a GPU, and no torchfake.
+A record has a line per call, `[subject, variant, inputs, rows, error]`: `inputs` as from `Call.inputs`, `rows` the
+metadata of the results, or null if the call raised `error`; both are null if the call ended the process. The tools that
+write records need a GPU, but not torchfake.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from suite_operators import Scope
 from torch.utils import _pytree as pytree
 from variants import Arguments
 
-#: A device, in the form that `repr` gives it.
+#: A device, as printed by `repr`.
 DEVICE = re.compile(r"^('(cpu|cuda)(:0)?'|device\(type='(cpu|cuda)'(, index=0)?\))$")
 
 
@@ -54,21 +54,21 @@ class Call:
     function: Callable[..., Any]
     arguments: Arguments
     with_gradients: bool = False
-    on_cpu: Callable[..., Any] | None = None  # where `function` itself names the GPU
+    on_cpu: Callable[..., Any] | None = None  # used if `function` itself names the GPU
 
     @property
     def inputs(self) -> list[Any]:
         return [_described_input(leaf) for leaf in pytree.tree_leaves(self.arguments)]
 
     def observed(self, arguments: Arguments) -> list[Any]:
-        """What it gives for these arguments, in the words of a record."""
+        """The results for these arguments, in the format of a record."""
         args, kwargs = pytree.tree_map(_on_cuda, arguments)
         rows = describe(self.function(*args, **kwargs), tensors_in((args, kwargs)), self.with_gradients)
         return json.loads(json.dumps(rows, default=str))  # type: ignore[no-any-return]
 
 
 def described(value: Any) -> Any:
-    """A tensor as `[sizes, dtype, device, strides, storage offset]`, anything else as `repr`, cut at 80 characters."""
+    """A tensor as `[sizes, dtype, device, strides, storage offset]`, others as `repr`, truncated to 80 characters."""
     if not isinstance(value, torch.Tensor):
         return repr(value)[:80]
     row = [list(value.shape), str(value.dtype), str(value.device)]
@@ -78,13 +78,13 @@ def described(value: Any) -> Any:
 
 
 def _described_input(value: Any) -> Any:
-    """The same, and "conj" where it is a conjugate."""
+    """The same, with "conj" for a conjugated tensor."""
     is_conj = isinstance(value, torch.Tensor) and value.is_conj()
     return [*described(value), "conj"] if is_conj else described(value)
 
 
 def with_device_index(recorded: Any) -> Any:
-    """What was recorded before devices were written with their index: the machine had one GPU."""
+    """Adds the index to devices in records that were made without it, on a machine with one GPU."""
     if isinstance(recorded, dict):
         return {key: with_device_index(value) for key, value in recorded.items()}
     if isinstance(recorded, list):
@@ -93,14 +93,14 @@ def with_device_index(recorded: Any) -> Any:
 
 
 def _on_cuda(value: Any) -> Any:
-    """A device among the arguments is that of the tensors."""
+    """Replaces a device among the arguments by that of the tensors."""
     if isinstance(value, torch.device) and value.type == "cpu":
         return torch.device("cuda")
     return "cuda" if isinstance(value, str) and value == "cpu" else value
 
 
 def recorded(call: Call) -> tuple[list[Any] | None, str | None]:
-    """Makes the call on the GPU of this machine: its rows, or the exception and the beginning of what it says."""
+    """Makes the call on this machine's GPU: its rows, or the exception with the beginning of its message."""
     arguments = copy_tree(call.arguments, "cuda")
     try:
         return call.observed(arguments), None
@@ -109,14 +109,14 @@ def recorded(call: Call) -> tuple[list[Any] | None, str | None]:
 
 
 class Record:
-    """The answers of one file."""
+    """The records of one file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @functools.cached_property
     def answers(self) -> dict[str, dict[str, list[Any]]]:
-        """By subject, then by variant and inputs, in the order of the calls that have the same."""
+        """By subject, then by variant and inputs, in the order of the calls that share them."""
         found: dict[str, dict[str, list[Any]]] = collections.defaultdict(lambda: collections.defaultdict(list))
         with gzip.open(self.path, "rt") as lines:
             for line in lines:
@@ -138,7 +138,7 @@ class Record:
 
 
 def _key(variant: str, inputs: list[Any]) -> str:
-    """However a release names the device among its samples."""
+    """A key independent of how a release names the device in its samples."""
     return json.dumps([variant, [DEVICE.sub("<device>", i) if isinstance(i, str) else i for i in inputs]])
 
 
@@ -153,9 +153,9 @@ def _compare_with(engine: Engine, call: Call, rows: list[Any] | None, error: str
 
 
 def _compare_with_values(engine: Engine, call: Call, rows: list[Any] | None, error: str, known: bool) -> Result:
-    """Where values decide, those on record may be others: releases draw half-precision numbers in different ways.
+    """If values decide, the recorded values may differ: releases draw half-precision numbers in different ways.
 
-    Then a fake that knows other values has to answer as the GPU did.
+    A fake with other known values must then match the GPU.
     """
     result = _compare(engine, call, rows, error, known)
     if known and result.outcome == DIFFERENT:

@@ -1,7 +1,7 @@
-"""The engines under comparison: torchfake, and PyTorch's own FakeTensorMode as its peer.
+"""The engines under comparison: torchfake, and PyTorch's own FakeTensorMode for reference.
 
-Each is imported only where it runs: torchfake stands in for absent devices as soon as it is loaded, which would help
-the peer over what it cannot do alone.
+Each is imported only in the process that runs it: torchfake replaces absent devices on import, which would help the
+peer with what it cannot do by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CACHE_MODES = ("off", "on", "cross-check")
 
 
 class Session(Protocol):
-    """One mode, for one call: inputs are converted first, the call runs inside."""
+    """One mode for one call: inputs are converted first, then the call runs inside."""
 
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor: ...
     def inside(self) -> contextlib.AbstractContextManager[Any]: ...
@@ -25,15 +25,15 @@ class Session(Protocol):
 
 class Engine(Protocol):
     name: str
-    #: Whether its fakes can keep their values.
+    #: Whether its fakes can have known values.
     knows_values: bool
-    #: Whether gradients can be asked of fakes that claim a device this machine lacks.
+    #: Whether gradients can be computed for fakes that claim a device this machine lacks.
     differentiates_absent_devices: bool
-    #: How often a call is made: the second time a cache, where there is one, has the answer.
+    #: The number of times a call is made: the second time, a cache may have the result.
     calls: int
-    #: Exceptions that say: the answer depends on values.
+    #: Exceptions that declare a dependence on values.
     declares: tuple[type[Exception], ...]
-    #: Exceptions that say: this engine cannot. They refuse nothing that real PyTorch refuses.
+    #: Exceptions for a call that this engine does not support. They do not count as refusals of real PyTorch.
     gives_up: tuple[type[Exception], ...]
 
     def session(self, known: bool = False) -> Session: ...
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 
 class Torchfake:
-    """torchfake, with its cache off, on, or checked at every hit."""
+    """torchfake, with its cache disabled, enabled, or checked on every hit."""
 
     name = "torchfake"
     knows_values = True
@@ -75,7 +75,7 @@ class _TorchfakeSession:
         self.known = known
         self.cache = cache
         self.storages: dict[tuple[Any, ...], torch.Tensor] = {}
-        # What a fake draws is not what the real operator drew: random values are unknown to both.
+        # Fakes draw other random numbers than the real operator: random values are unknown to both.
         limits = {"known_values_limit": 1 << 20} if known else {}
         self.mode = torchfake.fake_mode(drawn_values_limit=0, **limits)
 
@@ -92,7 +92,7 @@ class _TorchfakeSession:
             return fake.detach().requires_grad_(tensor.requires_grad)
 
     def _storage_of(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
-        """The whole storage as one known fake: tensors that share it go on sharing it."""
+        """The whole storage as one known fake, so that tensors keep sharing it."""
         import torchfake
 
         key = (tensor.untyped_storage()._cdata, tensor.dtype, device)
@@ -156,7 +156,7 @@ class _PeerSession:
     def fake(self, tensor: torch.Tensor, device: str | None) -> torch.Tensor:
         if device is None or torch.device(device) == tensor.device:
             return self.mode.from_tensor(tensor)
-        # Without requires_grad: autograd would look for the device's threads, and abort the process.
+        # Without requires_grad: autograd would search for the device's threads and abort the process.
         with self.mode:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
@@ -169,9 +169,9 @@ def make_engine(name: str, cache: str = "on") -> Engine:
 
 
 def fake_tree(session: Session, tree: Any, devices: Iterable[str] | None = None) -> Any:
-    """The tree with its tensors fake; `devices` says, tensor by tensor, what each claims instead of its own.
+    """The tree with its tensors fake. `devices` gives, for each tensor, the device to claim instead of its own.
 
-    A meta tensor among them is there to be on another device, and stays what it is.
+    A meta tensor among them tests mixed devices, and stays on meta.
     """
     claims = iter(devices) if devices is not None else None
 

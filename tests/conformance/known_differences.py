@@ -1,6 +1,6 @@
-"""Where fakes are known to differ from real tensors, and why.
+"""Known differences between fakes and real tensors, with reasons.
 
-A listed difference explains exactly the cases that it counts: one that is gone, or explains more, fails the run.
+A listed difference explains exactly the number of cases it lists: fewer or more fail the run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Difference:
     """One root cause in one suite.
 
     Attributes:
-        reason: Why it is so, and why it stays.
-        suite: The suite where it shows.
-        subjects: Operators, modules or optimizers, each with the number of its cases that differ so in a whole run.
-        variant: Which variants, as a file name pattern.
-        detail: What the failure says, as a regular expression.
-        rounds: Whether rounding decides which cases differ, so that another processor may show fewer.
+        reason: The reason for the difference, and why it remains.
+        suite: The suite in which it appears.
+        subjects: Operators, modules or optimizers, each with the number of its affected cases in a whole run.
+        variant: The affected variants, as a file name pattern.
+        detail: The failure's message, as a regular expression.
+        rounds: Whether rounding determines which cases differ, so that another processor may show fewer.
     """
 
     reason: str
@@ -46,7 +46,7 @@ class Difference:
         )
 
     def scope(self) -> Scope:
-        """What has to run to see it: everything of its suite, narrowed by the words that its variant names."""
+        """What must run to reproduce it: its whole suite, narrowed by the words of its variant."""
         words = self.variant.split()
         return Scope(
             dtypes=tuple(d for d in DTYPES if d in words) or DTYPES,
@@ -55,7 +55,7 @@ class Difference:
         )
 
 
-#: Reasons that hold in several suites.
+#: Reasons shared by several suites.
 _PHASE = "whether a complex loss depends on the phase of singular vectors is seen in its values alone"
 _EMPTY_GRADIENT = (
     "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one"
@@ -226,12 +226,12 @@ KNOWN: tuple[Difference, ...] = (
 
 
 def explanation(case: Case) -> Difference | None:
-    """The listed difference that this failure is, or None."""
+    """The listed difference that matches this failure, or None."""
     return next((difference for difference in KNOWN if difference.explains(case)), None)
 
 
 def wrong_count(known: Difference, subject: str, found: int, is_whole: bool) -> str:
-    """Why that number of explained cases is not what is listed; empty where it is. A part of a run may show fewer."""
+    """How the number of explained cases deviates from the list; empty if it does not. A partial run may show fewer."""
     listed = known.subjects[subject]
     least = (1 if known.rounds else listed) if is_whole else 0
     if least <= found <= listed:
@@ -241,6 +241,6 @@ def wrong_count(known: Difference, subject: str, found: int, is_whole: bool) -> 
 
 
 def count_cases(known: Difference, subject: str, cache: str = "on") -> int:
-    """Runs what the difference is about, whole, and counts the cases that it explains."""
+    """Runs everything that the difference covers, and counts the cases that it explains."""
     cases = SUITES[known.suite].cases(make_engine("torchfake", cache), subject, known.scope())
     return sum(known.explains(case) for case in cases)

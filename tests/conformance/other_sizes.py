@@ -1,11 +1,12 @@
-"""Whether symbolic fakes hold at other sizes: every OpInfo sample, traced with symbols and run for real elsewhere.
+"""Checks symbolic fakes at other sizes: every OpInfo sample, traced with symbols and run for real at other sizes.
 
     python tests/conformance/other_sizes.py --samples 2            # torchfake
     python tests/conformance/other_sizes.py --samples 2 --pytorch  # PyTorch's FakeTensorMode with its own ShapeEnv
     python tests/conformance/other_sizes.py --only conv gather
 
-Each size of 2 and more is a symbol, one for each distinct size. Other sizes that the recorded guards allow are looked
-for; the real operator runs on the CPU there, and sizes, strides and offsets are compared with the expressions. A sample
+Each size of 2 or more is a symbol, one per distinct size. The script searches for other sizes that the recorded guards
+allow; the real operator runs there on the CPU, and sizes, strides and offsets are compared with the expressions. A
+sample
 
     holds         agrees at other sizes, in the gradients of its inputs too
     specialised   no other sizes are allowed by the guards
@@ -37,7 +38,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def samples_of(opinfo: Any, count: int) -> Iterator[tuple[Callable[..., Any], Any]]:
-    """The operator and its arguments for the first samples that have sizes of 2 and more."""
+    """The operator and its arguments for the first samples with sizes of 2 and more."""
     dtypes = [dtype for dtype in (torch.float32, torch.complex64, torch.int64, torch.bool) if dtype in opinfo.dtypes]
     if not dtypes:
         return
@@ -58,12 +59,12 @@ def symbol_of(size: int) -> str:
 
 
 def order_of(tensor: torch.Tensor) -> list[int]:
-    """The dimensions from the innermost to the outermost."""
+    """The dimensions from innermost to outermost."""
     return sorted(range(tensor.dim() - 1, -1, -1), key=lambda dim: tensor.stride(dim))
 
 
 def at_sizes(tensor: torch.Tensor, values: dict[int, int]) -> torch.Tensor:
-    """A tensor like this one at other sizes, with its values repeated."""
+    """A tensor like this one with other sizes, with its values repeated."""
     sizes = [values.get(size, size) for size in tensor.shape]
     strides, stride = [0] * len(sizes), 1
     for dim in order_of(tensor):
@@ -169,7 +170,7 @@ def geometry(outputs: Any) -> list[Any]:
 
 
 def judge(op: Callable[..., Any], arguments: Any, engine: str, seed: int, backward: bool = True) -> tuple[str, str]:
-    """What became of one sample, and why."""
+    """The outcome of one sample, and the reason."""
     tensors = [leaf for leaf in tree_leaves(arguments) if is_tensor(leaf)]
     if any(tensor.layout != torch.strided for tensor in tensors):
         return "unreal", "layout"
@@ -227,7 +228,7 @@ def judge(op: Callable[..., Any], arguments: Any, engine: str, seed: int, backwa
 
 
 def run(only: list[str], samples: int, engine: str, backward: bool) -> dict[str, list[str]]:
-    """The findings by what became of the samples."""
+    """The samples grouped by outcome."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     found: dict[str, list[str]] = {}

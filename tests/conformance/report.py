@@ -1,4 +1,4 @@
-"""Counts the cases of a run and prints them: a table of outcomes, then what failed without being listed."""
+"""Counts the cases of a run and prints them: a table of outcomes, then the unlisted failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Report:
         return [case for case in self.failures[engine] if explanation(case) is None]
 
     def wrong_counts(self, engine: str, ran: set[tuple[str, str]], is_whole: bool) -> list[str]:
-        """What the list of differences says otherwise, of the subjects that ran."""
+        """Deviations from the list of differences, for the subjects that ran."""
         listed = [(known, subject) for known in KNOWN for subject in known.subjects if (known.suite, subject) in ran]
         counts = ((known, subject, self.explained[engine][known, subject]) for known, subject in listed)
         return [why for found in counts if (why := wrong_count(*found, is_whole))]

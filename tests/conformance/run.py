@@ -1,6 +1,6 @@
-"""Fakes against real tensors: every operator, bad input, GPU record, module and optimizer.
+"""Compares fakes with real tensors: every operator, bad input, GPU record, module and optimizer.
 
-`python tests/conformance/run.py` runs it all and takes long; `--help` says how to run a part.
+`python tests/conformance/run.py` runs everything and takes long; `--help` shows how to run a part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def jobs(options: argparse.Namespace) -> list[Job]:
     for name in (name for number in options.suite or BY_NUMBER for name in BY_NUMBER[number]):
         subjects = tuple(subject for subject in SUITES[name].subjects() if options.op in subject)
         compared = options.peer and name in PEER_SUITES
-        # Side by side means over the same samples.
+        # A comparison of engines uses the same samples.
         found.append(Job(name, Torchfake.name, options.cache, peer_scope if compared else scope, subjects))
         if compared:
             found.append(Job(name, Peer.name, options.cache, peer_scope, subjects))
@@ -89,7 +89,7 @@ def is_whole(options: argparse.Namespace) -> bool:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    os.environ.update(MACHINE)  # read when it is first used
+    os.environ.update(MACHINE)  # read on first use
     console = Console()
     report = Report()
     found = jobs(options)

@@ -1,4 +1,4 @@
-"""Every global setting of PyTorch that a kernel may read, each with the values a program can give it."""
+"""Every global setting of PyTorch that a kernel may read, with the values a program can give it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attribute(of: Any, name: str, *values: Any) -> Setting:
 
 
 def flag(name: str) -> Setting:
-    """One of torch.backends: PyTorch's test library, once loaded, refuses to set these there."""
+    """A setting of torch.backends. PyTorch's test library, once loaded, refuses to set these there."""
     return Setting(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}"), (True, False))
 
 
@@ -76,7 +76,7 @@ def _autocast(device: str, dtype: torch.dtype) -> Callable[[], AbstractContextMa
     return lambda: torch.autocast(device, dtype)
 
 
-#: Settings of the thread that a program enters and leaves.
+#: Settings of the thread that are entered and left as scopes.
 SCOPES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no_grad": torch.no_grad,
     "inference mode": torch.inference_mode,
@@ -89,7 +89,7 @@ SCOPES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 @contextlib.contextmanager
 def shuffled(chance: random.Random) -> Iterator[list[str]]:
-    """Puts a few settings to other values, and tells which."""
+    """Changes a few settings to other values, and yields their names."""
     with contextlib.ExitStack() as stack:
         chosen = []
         for name in chance.sample(sorted(SETTINGS), chance.randint(1, 4)):
@@ -105,7 +105,7 @@ def shuffled(chance: random.Random) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def all_restored() -> Iterator[None]:
-    """Leaves every setting as it was, whatever happens inside."""
+    """Restores every setting on exit."""
     with contextlib.ExitStack() as stack:
         for setting in SETTINGS.values():
             stack.enter_context(setting.put(setting.get()))

@@ -1,9 +1,9 @@
-"""Suite 3, first part: fakes that claim `cuda`, against what a real GPU answered.
+"""Suite 3, first part: fakes that claim `cuda`, compared with the recorded results of a real GPU.
 
 `cuda_ops.jsonl.gz` holds a line per sample, `[op, dtype, layout, inputs, outputs, gradients]`:
 - a tensor is `[sizes, dtype, device, strides, storage offset]`; a stride over a dimension of size 0 or 1 is 0, and an
-  empty tensor's strides are `[]`; a tensor that is not strided has its layout in place of the strides;
-- `inputs` are the flattened input, args and kwargs, what is no tensor as `repr`, cut at 80 characters;
+  empty tensor's strides are `[]`; a tensor that is not strided has its layout instead of the strides;
+- `inputs` are the flattened input, args and kwargs; values that are not tensors as `repr`, truncated to 80 characters;
 - an output has a last field: null, `["is", i]` (it is input i) or `["shares", i]` (it shares input i's storage);
 - `gradients` are those of all outputs by all inputs for ones, or null; where `outputs` is null the operator raised, and
   `gradients` is the exception's name.
@@ -48,7 +48,7 @@ from variants import Arguments, arguments_of, laid_out
 NAME = "cuda"
 RECORD = Path(__file__).parent / "cuda_ops.jsonl.gz"
 
-#: A float, in the form that `repr` gives it.
+#: A float, as printed by `repr`.
 _FLOAT = re.compile(r"^-?\d+\.\d+(e-?\d+)?$")
 
 #: inputs, outputs, gradients
@@ -57,7 +57,7 @@ Recorded = tuple[list[Any], Any, Any]
 
 @functools.cache
 def records() -> dict[str, dict[tuple[str, str], list[Recorded]]]:
-    """What the GPU answered, by operator, then by dtype and layout."""
+    """The GPU's results, by operator, then by dtype and layout."""
     found: dict[str, Any] = collections.defaultdict(lambda: collections.defaultdict(list))
     with gzip.open(RECORD, "rt") as lines:
         for line in itertools.islice(lines, 1, None):
@@ -90,7 +90,7 @@ Pair = tuple[Recorded, OpInfo | None, Arguments | None]
 
 
 def matched(subject: str, dtype: str, layout: str, recorded: list[Recorded]) -> list[Pair]:
-    """Each record with the installed sample that has its inputs: exactly, or else with other floats for its scalars.
+    """Each record with the installed sample that has its inputs: exactly, or with other floats for its scalars.
 
     Scalars are drawn at random, from a generator that differs between devices.
     """
@@ -135,7 +135,7 @@ def _samples(subject: str, dtype: str, layout: str) -> Iterator[tuple[OpInfo, Ar
 
 
 def _key(inputs: list[Any]) -> str:
-    """Inputs without their devices, which a sample made on the CPU cannot have."""
+    """Inputs without their devices, which a sample created on the CPU does not have."""
     return json.dumps([[*i[:2], *i[3:]] if isinstance(i, list) else DEVICE.sub("<device>", i) for i in inputs])
 
 
@@ -158,7 +158,7 @@ def _relation(output: torch.Tensor, inputs: list[torch.Tensor]) -> list[Any] | N
 
 
 def compare_with_record(engine: Engine, op: OpInfo, arguments: Arguments, record: Recorded) -> Result:
-    """Unknown values first; where they decide, fakes that know theirs have to answer as the GPU did."""
+    """Unknown values first; if values decide, fakes with known values must match the GPU."""
     return settle(
         engine,
         lambda known: _compare_once(engine, op, arguments, record, known),
@@ -170,7 +170,7 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
     inputs, outputs, grads = record
     devices = [i[2] for i in inputs if isinstance(i, list)]
     refuses = outputs is None
-    # A record that was refused may have been refused in the backward pass.
+    # A recorded refusal may come from the backward pass.
     asks_gradients = grads is not None and engine.differentiates_absent_devices
     try:
         for _ in range(engine.calls):
@@ -196,9 +196,9 @@ def _compare_once(engine: Engine, op: OpInfo, arguments: Arguments, record: Reco
 
 
 def _of_these_values(outputs: list[Any], op: OpInfo, arguments: Arguments) -> list[Any]:
-    """The record with the sizes that the CPU gives for the sample, in the order of memory that the GPU has.
+    """The record with the sizes that the CPU computes for the sample, in the GPU's memory order.
 
-    The samples' values are not those on record, and they decide the sizes.
+    The sample's values differ from the recorded ones, and determine the sizes.
     """
     args, kwargs = copy_tree(arguments)
     sizes = [list(tensor.shape) for tensor in tensors_in(op.op(*args, **kwargs))]
@@ -209,7 +209,7 @@ def _of_these_values(outputs: list[Any], op: OpInfo, arguments: Arguments) -> li
 
 
 def _dense(sizes: list[int], row: list[Any]) -> list[int]:
-    """Strides of a tensor that fills its memory in the order of dimensions that the recorded one has."""
+    """Strides of a dense tensor with the dimension order of the recorded one."""
     recorded, strides = row[0], row[3]
     order = sorted(range(len(sizes)), key=lambda dim: -strides[dim] if strides and recorded[dim] > 1 else -math.inf)
     found, step = [0] * len(sizes), 1
@@ -220,7 +220,7 @@ def _dense(sizes: list[int], row: list[Any]) -> list[int]:
 
 
 def _with_devices_of(inputs: list[Any], arguments: Arguments) -> Arguments:
-    """The arguments, with devices among them as on record."""
+    """The arguments, with devices among them replaced by the recorded ones."""
     leaves, structure = pytree.tree_flatten(arguments)
     for i, recorded in enumerate(inputs):
         if isinstance(recorded, str) and DEVICE.match(recorded):

@@ -1,6 +1,6 @@
-"""Suite 3, second part: suite 1 on fakes that claim `cuda`, against what a real GPU answered.
+"""Suite 3, second part: suite 1 on fakes that claim `cuda`, compared with the recorded results of a real GPU.
 
-A few samples of every operator, in the dtypes, layouts and ways to call of suite 1, and the bad input of suite 2.
+A few samples of every operator, in the dtypes, layouts and call forms of suite 1, and the bad input of suite 2.
 `tools/record_cuda_calls.py` writes the record, `cuda_calls.jsonl.gz`.
 """
 
@@ -22,12 +22,12 @@ from variants import Arguments, arguments_of, called, laid_out
 NAME = "cuda calls"
 RECORD = Record(Path(__file__).parent / "cuda_calls.jsonl.gz")
 
-#: Of each operator and dtype.
+#: Per operator and dtype.
 SAMPLES = 3
 
 
 def calls(subject: str, scope: Scope) -> Iterator[Call]:
-    """What is on record, in its order."""
+    """The recorded calls, in order."""
     for op in operators()[subject]:
         yield from _bad_calls(op)
     for op, dtype in itertools.product(operators()[subject], scope.dtypes):
@@ -46,7 +46,7 @@ def calls(subject: str, scope: Scope) -> Iterator[Call]:
 
 
 def _bad_calls(op: OpInfo) -> Iterator[Call]:
-    """What suite 2 calls bad input; on a GPU some of it is not."""
+    """The bad input of suite 2; on a GPU some of it is accepted."""
     if op.error_inputs_func is not None:
         for error_input in op.error_inputs("cpu"):
             arguments = arguments_of(error_input.sample_input)
@@ -55,7 +55,7 @@ def _bad_calls(op: OpInfo) -> Iterator[Call]:
 
 
 def _samples(op: OpInfo, dtype: torch.dtype, differentiable: bool, limit: int) -> list[Arguments]:
-    """With the same numbers wherever they are made; none where the CPU has not what makes them."""
+    """Samples with the same numbers wherever they are created; none if the CPU lacks an operator to create them."""
     seed_samples()
     try:
         found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiable), limit))

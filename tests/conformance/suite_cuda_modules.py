@@ -1,4 +1,5 @@
-"""Suite 3, third part: modules of torch.nn on fakes that claim `cuda`, against what a real GPU answered.
+"""Suite 3, third part: modules of torch.nn on fakes that claim `cuda`, compared with the recorded results of a real
+GPU.
 
 `tools/record_cuda_models.py` writes the record, `cuda_modules.jsonl.gz`. Its rows are outputs, gradients, state and
 inputs after a forward and a backward.

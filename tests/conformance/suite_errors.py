@@ -1,4 +1,4 @@
-"""Suite 2: every bad input that OpInfo knows: what real PyTorch refuses, the fake refuses, with the same type."""
+"""Suite 2: every bad input known to OpInfo: what real PyTorch refuses, the fake refuses with the same type."""
 
 from __future__ import annotations
 

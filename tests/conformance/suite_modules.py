@@ -1,4 +1,4 @@
-"""Suite 4, first half: every module of torch.nn, built, run and differentiated, in training and in evaluation."""
+"""Suite 4, first half: every module of torch.nn, built, run and differentiated, in training and evaluation."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def inputs_of(info: ModuleInfo, dtype: str, training: bool, limit: int) -> Itera
 
 
 def arguments_of(given: ModuleInput) -> Any:
-    """What builds the module, and what it is called with; a module among the former with its parameters apart."""
+    """The arguments of constructor and call. Modules among the former come with their parameters, separately."""
     build, forward = given.constructor_input, given.forward_input
     states = [dict(value.named_parameters()) for value in build.args if isinstance(value, torch.nn.Module)]
     return (build.args, build.kwargs, states, forward.args if forward else (), forward.kwargs if forward else {}), {}
 
 
 def run_of(info: ModuleInfo, dtype: str, training: bool, device: str = "cpu") -> Callable[..., Any]:
-    """Builds the module on `device`, runs it forward and backward: outputs, gradients, its state as that left it."""
+    """Builds the module on `device` and runs it forward and backward: outputs, gradients and its final state."""
 
     def run(build_args: Any, build_kwargs: Any, states: Any, args: Any, kwargs: Any) -> Any:
         given = [value for value in build_args if isinstance(value, torch.nn.Module)]

@@ -1,4 +1,4 @@
-"""Suite 1: every OpInfo of PyTorch, real CPU against fake, in many layouts, dtypes and ways to call."""
+"""Suite 1: every OpInfo of PyTorch, real CPU tensors against fakes, in many layouts, dtypes and call forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from variants import CALLS, LAYOUTS, Arguments, arguments_of, called, laid_out
 NAME = "operators"
 DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64", "bool")
 
-#: Layouts and calls in which real PyTorch ends the process, by a division by zero or an access outside of memory:
+#: Layouts and calls in which real PyTorch ends the process, by a division by zero or an invalid memory access: there is
 #: nothing to compare with.
 REAL_CRASHES = {
     ("nn.functional.pdist", "zero-sized"),
@@ -41,8 +41,8 @@ class Scope:
     """How much of a suite to run.
 
     Attributes:
-        limit: Samples of each subject and dtype, 0 for all.
-        share: The part of the cases to run; `seed` decides which, the same ones each time.
+        limit: Number of samples of each subject and dtype, 0 for all.
+        share: The share of the cases to run, reproducibly selected by `seed`.
     """
 
     limit: int = 0
@@ -53,14 +53,14 @@ class Scope:
     seed: str = ""
 
     def includes(self, suite: str, subject: str, variant: str, sample: int) -> bool:
-        """Whether the case is in the share, which is drawn from all cases alike."""
+        """Whether the case is in the share, which is drawn uniformly from all cases."""
         if self.share >= 1:
             return True
         digest = hashlib.sha256(f"{self.seed} {suite} {subject} {variant} {sample}".encode()).digest()
         return int.from_bytes(digest[:8], "big") < self.share * 2**64
 
     def variants(self) -> Iterator[tuple[str, str]]:
-        """Every layout with a plain call; every other call on plain and transposed inputs; writes on expanded ones."""
+        """Every layout with a plain call; all other calls on plain and transposed inputs; writes on expanded ones."""
         for layout, call in itertools.product(self.layouts, self.calls):
             if call == "function" or layout in ("plain", "transposed") or (layout, call) == ("expanded", "in-place"):
                 yield layout, call
@@ -68,7 +68,7 @@ class Scope:
 
 @functools.cache
 def operators() -> dict[str, list[OpInfo]]:
-    """OpInfos by full name; a few share theirs."""
+    """OpInfos by full name; a few share a name."""
     found: dict[str, list[OpInfo]] = {}
     for op in op_db:
         found.setdefault(op.full_name, []).append(op)
@@ -80,7 +80,7 @@ def subjects() -> list[str]:
 
 
 def seed_samples() -> None:
-    """The same numbers wherever and whenever samples are made."""
+    """Makes samples have the same numbers wherever and whenever they are created."""
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(0)
 
@@ -89,7 +89,7 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int) -> Iterator[Arguments]:
     """Samples with the same values in every run: some outcomes depend on values."""
     seed_samples()
     grad = dtype in op.supported_backward_dtypes("cpu")
-    # All of them before the first is used, which may draw numbers too.
+    # Creates all before using the first one, which may draw numbers too.
     found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), limit or None))
     return map(arguments_of, found)
 

@@ -73,7 +73,7 @@ def _bad_inputs(engine: Engine, info: OptimizerInfo, scope: Scope) -> Iterator[C
 
 
 def _run(info: OptimizerInfo) -> Callable[..., Any]:
-    """Steps the optimizer: parameters, gradients and state as that left them."""
+    """Steps the optimizer. Returns parameters, gradients and the final state."""
 
     def run(parameters: list[torch.nn.Parameter], grads: list[torch.Tensor], **options: Any) -> Any:
         if options.get("differentiable"):

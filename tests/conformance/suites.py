@@ -1,4 +1,4 @@
-"""The suites by number, and how much of each a run covers."""
+"""The suites by number, and the coverage of a run."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ BY_NUMBER: dict[int, tuple[str, ...]] = {
     4: (suite_modules.NAME, suite_optimizers.NAME),
 }
 
-#: What PyTorch's own FakeTensorMode is run over for comparison.
+#: The suites that PyTorch's own FakeTensorMode is run on for comparison.
 PEER_SUITES = (suite_operators.NAME, suite_errors.NAME, suite_cuda.NAME)
 PEER_LAYOUTS = ("plain", "transposed")

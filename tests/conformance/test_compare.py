@@ -1,4 +1,4 @@
-"""The comparison sees what is wrong: each kind of difference, made on purpose, comes out as a failure."""
+"""The comparison detects errors: each kind of difference, made on purpose, is reported as a failure."""
 
 import compare
 import pytest
@@ -13,7 +13,7 @@ ENGINE = make_engine("torchfake")
 
 
 def wrong_on_fakes(right, wrong):
-    """A function that does something else as soon as its argument is fake."""
+    """A function that behaves differently if its argument is fake."""
     return lambda x: wrong(x) if torchfake.is_fake(x) else right(x)
 
 
@@ -112,7 +112,7 @@ def test_a_worker_that_cannot_start_is_an_error():
 
 
 def declares_on_fakes(function):
-    """The function, which fakes of unknown values take to depend on values."""
+    """The function, whose result fakes with unknown values take to depend on values."""
     return wrong_on_fakes(function, lambda x: (x.sum().item(), function(x))[1])
 
 

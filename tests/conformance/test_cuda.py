@@ -1,4 +1,4 @@
-"""Suite 3, whole: fakes that claim `cuda`, against what a real GPU answered."""
+"""Suite 3, whole: fakes that claim `cuda`, compared with the recorded results of a real GPU."""
 
 import pytest
 import suite_cuda
@@ -8,7 +8,7 @@ from bounded import check
 from compare import NOT_MATCHED
 from suite_operators import Scope
 
-#: Operators whose samples are others than those of the release on record: none of their recorded calls is made.
+#: Operators with other samples than in the recorded release: none of their recorded calls is made.
 RESAMPLED = {"histc"}
 
 

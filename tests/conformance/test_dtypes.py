@@ -1,4 +1,4 @@
-"""Every dtype that PyTorch says an operator supports on a GPU is accepted from fakes that claim one."""
+"""Every dtype that PyTorch lists as supported by an operator on a GPU is accepted from fakes that claim one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SAMPLES = 1
 
 
 def refusals(op: OpInfo) -> list[str]:
-    """What is refused for its dtype, of samples that should not be."""
+    """The samples refused for their dtype, which should be none."""
     found = []
     for dtype in sorted(op.supported_dtypes("cuda"), key=str):
         try:
             samples = list(itertools.islice(op.sample_inputs("cpu", dtype), SAMPLES))
         except (RuntimeError, TypeError, ValueError):
-            continue  # made with operators that the CPU has not for this dtype
+            continue  # created with operators that the CPU does not have for this dtype
         for sample in samples:
             try:
                 with fake_mode():

@@ -1,4 +1,4 @@
-"""The list of known differences is true: each explains the cases that it counts, no fewer and no more."""
+"""The list of known differences is accurate: each explains exactly the cases that it counts."""
 
 import pytest
 from known_differences import KNOWN, Difference, count_cases, wrong_count

@@ -1,6 +1,6 @@
-"""Suite 1, bounded: four float32 samples of every operator, as given and transposed, each cache hit checked.
+"""Suite 1, bounded: four float32 samples of every operator, plain and transposed, with each cache hit checked.
 
-Then two with integers, also in place, and one with an out= argument that has to grow.
+Then two with integers, also in place, and one with an out= argument that must be resized.
 """
 
 import pytest

@@ -48,7 +48,7 @@ def test_an_operator_and_its_gradient_hold_at_other_sizes(name: str) -> None:
 
 
 def test_a_wrong_expression_is_found() -> None:
-    """The script sees sizes that are right at the hints alone."""
+    """The script detects sizes that are correct only at the hints."""
 
     def takes_the_hint(arguments: list[torch.Tensor]) -> torch.Tensor:
         x = arguments[0]

@@ -1,7 +1,7 @@
-"""No answer of the cache survives a change of a setting that it depends on.
+"""No cached result survives a change of a setting that it depends on.
 
-Each sample is called again and again while settings are put to other values between the calls, with the kernel run at
-every hit and compared. A kernel that reads a setting which the key lacks is found by the next value of that setting.
+Each sample is called repeatedly while settings are changed between the calls, and on every hit the kernel runs too and
+the results are compared. A kernel that reads a setting missing from the key is detected by the next value of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class _Fakes:
-    """Makes each tensor a fake that claims `device`."""
+    """Converts each tensor to a fake that claims `device`."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -64,7 +64,7 @@ def call_with_shuffled_settings(subject: str, arguments: Arguments, device: str,
             except torchfake.MetadataMismatchError as error:
                 pytest.fail(f"{subject} on {device} with {', '.join(chosen)}: {error}")
             except (RuntimeError, TypeError, ValueError, IndexError, AssertionError):
-                continue  # refusals are compared as outcomes are
+                continue  # refusals are compared like results
 
 
 @pytest.mark.parametrize("subject", suite_operators.subjects())

@@ -1,6 +1,6 @@
-"""A slice of the whole space: every dtype, layout, call and sample, other ones for each commit.
+"""A slice of the whole space, different for each commit: every dtype, layout, call and sample.
 
-`bash run test-conformance --slice SEED` repeats the slice that a run printed the seed of.
+`bash run test-conformance --slice SEED` repeats the slice of a run that printed this seed.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The operators that a TorchDispatchMode sees: on fakes the same, in the same order, as on real tensors."""
+"""A TorchDispatchMode sees the same operators on fakes, in the same order, as on real tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Seen(TorchDispatchMode):
 
 
 def trace(op: OpInfo, arguments: Arguments) -> tuple[list[str], Exception | None]:
-    """Forward and backward: the operators seen, and what ended it."""
+    """Runs forward and backward. Returns the operators seen, and the error that ended the run."""
     args, kwargs = arguments
     with Seen() as seen:
         try:
@@ -103,7 +103,7 @@ def test_a_claimed_gpu_runs_the_kernels_that_a_gpu_has(function: Any, expected: 
 
 
 def test_no_operator_with_a_kernel_for_cuda_is_composed_above_the_engine() -> None:
-    """PyTorch without CUDA would, where a composition exists as well."""
+    """PyTorch without CUDA would compose it if a composite exists."""
     for function in yaml.safe_load(NATIVE_FUNCTIONS.read_text()):
         keys = set(itertools.chain(*(key.split(", ") for key in function.get("dispatch") or {})))
         name, _, overload = function["func"].partition("(")[0].partition(".")

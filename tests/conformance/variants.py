@@ -1,4 +1,4 @@
-"""The shapes one sample can take: how its tensors are laid out, and how the operator is called."""
+"""The variants of a sample: the layout of its tensors, and how the operator is called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def arguments_of(sample: SampleInput) -> Arguments:
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, laid out the other way round."""
+    """The same values in reversed memory order."""
     if tensor.dim() < 2:
         return tensor
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
@@ -33,7 +33,7 @@ def channels_last(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def with_offset(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor, three elements into a larger storage."""
+    """The same tensor, offset by three elements in a larger storage."""
     span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     storage = torch.zeros(3 + max(span, 1), dtype=tensor.dtype)
     moved = storage.as_strided(tensor.shape, tensor.stride(), 3)
@@ -68,7 +68,7 @@ def _each(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Arguments
 
 
 def zero_sized(arguments: Arguments) -> Arguments:
-    """The first dimension of the first tensor cut to nothing, and that of every tensor that agrees with it."""
+    """The first dimension of the first tensor set to size 0, and that of every tensor with the same size."""
     batch = next((t.shape[0] for t in tensors_in(arguments) if t.dim() > 0), 0)
     return _each(lambda t: t[:0].clone() if t.dim() > 0 and t.shape[0] == batch else t)(arguments)
 
@@ -86,7 +86,7 @@ LAYOUTS: dict[str, Callable[[Arguments], Arguments]] = {
 
 
 def laid_out(arguments: Arguments, layout: str) -> Arguments | None:
-    """The arguments in that layout; None where it changes nothing."""
+    """The arguments in that layout; None if it changes nothing."""
     if layout == "plain":
         return arguments
     changed = LAYOUTS[layout](arguments)
@@ -107,7 +107,7 @@ Call = tuple[Callable[..., Any], Arguments, bool]  # function, arguments, with g
 
 
 def called(op: OpInfo, arguments: Arguments, call: str, with_gradients: bool, device: str = "cpu") -> Iterator[Call]:
-    """The operator called that way, to run on `device`; nothing where it cannot be."""
+    """The operator called that way, to run on `device`; nothing if that is not possible."""
     if call == "function":
         yield op.op, arguments, with_gradients
     elif call == "autocast":
@@ -136,7 +136,7 @@ def _within(function: Callable[..., Any], context: Callable[[], Any]) -> Callabl
 
 
 def _on_a_clone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """In-place on what autograd lets it write to: a leaf that requires grad is not that."""
+    """An in-place call on a clone, since autograd does not allow writing to a leaf that requires grad."""
 
     def call(first: Any, *args: Any, **kwargs: Any) -> Any:
         return function(pytree.tree_map_only(torch.Tensor, torch.clone, first), *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Runs suites in processes of their own, so that a crash costs one subject and not the run.
+"""Runs suites in worker processes, so that a crash only loses one subject.
 
 The parent writes a job to the worker's standard input; the worker answers with a line per case, and one before each
-subject. A worker that dies is replaced, and the subject it was at is reported as crashed.
+subject. A worker that dies is replaced, and its current subject is reported as crashed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engines import make_engine
 from suite_operators import Scope
 from suites import SUITES
 
-#: oneDNN is held to AVX2: virtual machines that announce more do not always execute it.
+#: oneDNN is limited to AVX2: virtual machines that report a higher ISA do not always support it.
 MACHINE = {"ONEDNN_MAX_CPU_ISA": "AVX2", "KINETO_LOG_LEVEL": "99"}
 
 
@@ -38,7 +38,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Started:
-    """A worker begins with this subject."""
+    """A worker starts this subject."""
 
     subject: str
 
@@ -73,12 +73,12 @@ def run_job(job: Job) -> Iterator[Started | Case]:
 
 
 def _environment() -> dict[str, str]:
-    """One thread in each worker: the tensors are small, and several workers may share the machine."""
+    """One thread per worker: the tensors are small, and several workers may share the machine."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **MACHINE}
 
 
 def _work() -> None:
-    # Operators may print; the answers go where those cannot.
+    # Operators may print, so results use a separate stream.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     warnings.simplefilter("ignore")

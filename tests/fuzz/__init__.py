@@ -1,13 +1,13 @@
-"""A fuzzer of operators: random calls of every aten overload, on fakes and for real, in processes that may die.
+"""An operator fuzzer: random calls of every aten overload, on fakes and for real, in processes that may crash.
 
     bash run fuzz --calls 20000 --seed 7
 
-A call is a line of Python. The steps, a module each:
+A call is a line of Python. The steps, one module each:
 
-1. `tensors`, `arguments`: random arguments by an overload's schema, likely to be accepted as a rule.
-2. `calls`: the line; calls that were accepted, made again with one argument wrong, or with `out=` of every kind.
-3. `observing`: makes a call, for real or in a mode, and describes what came out.
-4. `servers`: makes many calls in a forked process, and says which one ended it.
-5. `verdicts`: holds a call on fakes against the real one, and the second time against the first.
-6. `known_deviations`: where sizes or refusals are known to differ, and why. Nothing excuses a crash.
+1. `tensors`, `arguments`: random arguments from an overload's schema, most of which are accepted.
+2. `calls`: the line; accepted calls repeated with one argument wrong, or with `out=` of every kind.
+3. `observing`: makes a call, for real or in a mode, and describes the result.
+4. `servers`: makes many calls in a forked process, and reports which one ended it.
+5. `verdicts`: compares a call on fakes with the real one, and the second call with the first.
+6. `known_deviations`: known differences in sizes or refusals, with reasons. Nothing excuses a crash.
 """

@@ -29,13 +29,13 @@ def arguments() -> argparse.Namespace:
 
 
 def make_limits(seconds: float) -> Limits:
-    """The address sanitizer reserves more address space than any limit would leave."""
+    """The address sanitizer reserves more address space than any limit would allow."""
     sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
     return Limits(seconds * 3, 0) if sanitized else Limits(seconds)
 
 
 def check_heaps() -> None:
-    """Lets glibc check the heaps of the servers at every free: a kernel that writes past an end is named."""
+    """Makes glibc check the heaps of the servers on every free: a kernel that writes out of bounds is identified."""
     if platform.libc_ver()[0] == "glibc" and "LD_PRELOAD" not in os.environ:
         os.environ["LD_PRELOAD"] = "libc_malloc_debug.so.0"
         os.environ["MALLOC_CHECK_"] = "3"

@@ -1,4 +1,4 @@
-"""Step 1: random arguments by an overload's schema, most of them such that the call may well be accepted."""
+"""Step 1: random arguments from an overload's schema, mostly chosen so that the call is likely to be accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .tensors import DTYPES, FLOATS, INTEGERS, LAYOUTS, Shape, TensorText, broadcastable, random_shape
 
-#: An argument: a tensor or a list of them, still open to change, or final text.
+#: An argument: a tensor or a list of tensors, still modifiable, or final text.
 Argument = TensorText | list[TensorText] | str
 
 _INDEX = re.compile(
@@ -18,7 +18,7 @@ _INDEX = re.compile(
 _INT32 = re.compile(r"^(pivots|LU_pivots|cu_seqlens.*|cum_seq.*|offs|zero_point|.*seqstart.*|seqlen.*)$")
 _MASK = re.compile(r"^(mask|.*_mask|condition)$")
 
-#: What a string may be, by the name of the argument.
+#: Possible values of strings, by the name of the argument.
 _STRINGS = {
     "reduce": ("sum", "mean", "prod", "amax", "amin"),
     "mode": ("reduced", "complete", "r", "constant", "reflect"),
@@ -40,17 +40,17 @@ _STRINGS = {
 
 @dataclass
 class Scene:
-    """The sizes and dtypes that the arguments of one call have in common."""
+    """The sizes and dtypes shared by the arguments of one call."""
 
     rng: random.Random
     kind: str
     dtype: str
     base: Shape
-    #: The shapes of arguments by name, where the scene says more than `base`.
+    #: The shapes of arguments by name, if the scene specifies more than `base`.
     named: dict[str, Shape] = field(default_factory=dict)
     #: Numbers and lists of numbers by name.
     numbers: dict[str, Any] = field(default_factory=dict)
-    #: How many tensors its lists hold: operators on lists go through several of them in step.
+    #: The length of its tensor lists: operators on lists iterate over several of them in parallel.
     listed: int = 2
 
     def shape_of(self, name: str) -> Shape:
@@ -73,17 +73,17 @@ _ATTENTION = re.compile(r"attention|sdp")
 _CLASSES = re.compile(r"nll_loss|cross_entropy|multi_?margin|multilabel|one_hot|multinomial")
 _LOOKUPS = re.compile(r"embedding")
 
-#: Dtypes that whole families ask for.
+#: Dtypes required by whole families.
 _BITS = re.compile(r"bitwise|__i?(and|or|xor|lshift|rshift)__|xor|gcd|lcm|bincount|_mask")
 _FLOATING = re.compile(
     r"linalg|norm|loss|conv|pool|softmax|lstm|gru|rnn|attention|dropout|fake_quant|quantile|_backward|fft_r"
 )
 _COMPLEX = re.compile(r"conj|fft_c|as_real|view_as_real|istft|imag|real")
-#: Numbers in the form of tensors.
+#: Numbers in tensor form.
 _ONE_ELEMENT = ("growth_tracker", "found_inf", "inv_scale", "grad_scale", "scalars", "lr")
 
 
-#: The kinds of scenes that an operator's name asks for; the first that matches counts.
+#: The kinds of scenes that operator names require; the first match counts.
 _NAMED_KINDS = (
     ("attention", _ATTENTION),
     ("sequence", _SEQUENCES),
@@ -92,12 +92,12 @@ _NAMED_KINDS = (
     ("image", _IMAGES),
     ("matrix", _MATRICES),
 )
-#: All kinds. Their order is part of what a seed means.
+#: All kinds. Seeds depend on their order.
 _KINDS = ("pointwise", "image", "matrix", "sequence", "attention", "classes", "lookup")
 
 
 def make_scene(rng: random.Random, name: str) -> Scene:
-    """A scene that fits an operator's name, or now and then any."""
+    """A scene that fits an operator's name, or sometimes any."""
     dtype = _likely_dtype(rng, name)
     if rng.random() < 0.1:
         kind = rng.choice(_KINDS)
@@ -161,7 +161,7 @@ def _set_lookup(scene: Scene, name: str) -> None:
 
 
 def _set_image(scene: Scene, name: str) -> None:
-    """Kernels of size 1 without padding as a rule: then a gradient has the size of the input."""
+    """Kernels usually have size 1 and no padding, so that gradients have the size of the input."""
     rng = scene.rng
     given = re.search(r"([123])d", name)
     d = int(given.group(1)) if given else rng.randint(1, 3)
@@ -280,7 +280,7 @@ _OUT_OF_INDICES = re.compile(r"^(indices|index|inverse|counts|max_indices|.*_ind
 
 
 def _out(scene: Scene, name: str) -> TensorText:
-    """Something to write to: empty as a rule, which may always be resized."""
+    """An output tensor: usually empty, which may always be resized."""
     rng = scene.rng
     if rng.random() < 0.7:
         dtype = "int64" if _OUT_OF_INDICES.match(name) else "int32" if name in ("info", "pivots") else scene.dtype
@@ -338,7 +338,7 @@ def _number(scene: Scene) -> str:
 
 
 def _plain(scene: Scene, kind: str, name: str, length: int | None) -> Argument:
-    """An argument of a type that is neither optional nor, tensors aside, a list of anything but numbers."""
+    """An argument of a non-optional type that is not a list, except of tensors or numbers."""
     rng = scene.rng
     match kind:
         case "Tensor":
@@ -376,11 +376,11 @@ def _plain(scene: Scene, kind: str, name: str, length: int | None) -> Argument:
             return str([rng.random() < 0.7 for _ in range(length or rng.randint(1, 4))])
         case "List[number]" | "List[Scalar]":
             return f"[{', '.join(_number(scene) for _ in range(length or scene.listed))}]"
-    return "None"  # streams, classes of TorchScript: refused in the conversion of arguments
+    return "None"  # streams, TorchScript classes: refused during argument conversion
 
 
 def make_argument(scene: Scene, argument: Any, type_text: str) -> Argument:
-    """`type_text` is the type as the schema writes it, down to ScalarType and SymInt."""
+    """`type_text` is the type as written in the schema, down to ScalarType and SymInt."""
     rng = scene.rng
     if argument.is_out or (argument.alias_info is not None and argument.alias_info.is_write and argument.kwarg_only):
         if not type_text.startswith("List"):
@@ -396,7 +396,7 @@ def make_argument(scene: Scene, argument: Any, type_text: str) -> Argument:
 
 
 def default_text(argument: Any) -> str:
-    """The default of an argument as text; of a dtype it is the number that the schema holds."""
+    """The default of an argument as text; for a dtype, the number in the schema."""
     value = argument.default_value
     if isinstance(value, float) and value != value:
         return 'float("nan")'

@@ -1,4 +1,4 @@
-"""Step 2: a call as a line of Python; random ones, and those that follow from a call that was accepted."""
+"""Step 2: a call as a line of Python: random ones, and variations of accepted ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tensors import DTYPES, LAYOUTS, TensorText, random_shape, wrong
 
 @dataclass(frozen=True)
 class Call:
-    """`overload` is its name behind torch.ops.aten; arguments by name are all that follow the first `positional`."""
+    """`overload` is its name after torch.ops.aten; all arguments after the first `positional` are passed by name."""
 
     overload: str
     names: tuple[str, ...]
@@ -23,7 +23,7 @@ class Call:
     positional: int
 
     def texts(self) -> list[tuple[str | None, str]]:
-        """Each argument as text, with its name where it is given by name."""
+        """Each argument as text, with its name if it is passed by name."""
         return [
             (None if i < self.positional else name, text_of(value))
             for i, (name, value) in enumerate(zip(self.names, self.arguments, strict=True))
@@ -43,7 +43,7 @@ def text_of(value: Argument) -> str:
 
 
 def parsed(line: str) -> Call:
-    """The call that a line makes. Throws ValueError where it is none of `torch.ops.aten`."""
+    """Parses the call made by a line. Raises ValueError if it is not a call of `torch.ops.aten`."""
     tree = ast.parse(line.strip(), mode="eval").body
     prefix = "torch.ops.aten."
     if not isinstance(tree, ast.Call) or not ast.unparse(tree.func).startswith(prefix):
@@ -78,7 +78,7 @@ def _tensor_positions(call: Call) -> list[int]:
 
 
 def _wrong_number(rng: random.Random, text: str) -> str | None:
-    """Other numbers in the place of numbers, another length of their list; None for any other text."""
+    """Other numbers instead of the given ones, another length of their list; None for any other text."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -103,11 +103,11 @@ def _wrong_number(rng: random.Random, text: str) -> str | None:
 
 
 def with_one_wrong(rng: random.Random, call: Call) -> Call:
-    """The call with one argument changed, likely to something that has to be refused."""
+    """The call with one argument changed, probably to one that must be refused."""
     position = rng.randrange(len(call.arguments)) if call.arguments else 0
     value = call.arguments[position] if call.arguments else ""
     if isinstance(value, TensorText):
-        # None in the place of a tensor reaches an operator as an undefined one.
+        # None instead of a tensor reaches an operator as an undefined tensor.
         return call.replaced(position, wrong(rng, value) if rng.random() < 0.95 else "None")
     if isinstance(value, list):
         changed: list[TensorText] = list(value)
@@ -136,15 +136,15 @@ def with_one_wrong(rng: random.Random, call: Call) -> Call:
 
 
 def out_positions(call: Call) -> list[int]:
-    """Where the tensors to write to stand."""
+    """The positions of the tensors to write to."""
     arguments = operator(call.overload)._schema.arguments
     return [i for i, argument in enumerate(arguments) if argument.is_out]
 
 
 def with_other_outs(rng: random.Random, call: Call, results: list[list[Any]]) -> Call:
-    """The call with other tensors to write to; `results` are those that the real call returned, as rows.
+    """The call with other tensors to write to; `results` are those returned by the real call, as rows.
 
-    Right in size and dtype, or of another size, dtype or layout.
+    Correct in size and dtype, or with another size, dtype or layout.
     """
     positions = out_positions(call)
     kinds = ("right", "layout", "dtype", "size", "empty", "full", "0-dim")

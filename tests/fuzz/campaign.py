@@ -1,4 +1,4 @@
-"""Makes calls in rounds, and gathers what is wrong: random ones first, then variations of those that were accepted."""
+"""Makes calls in rounds and collects what is wrong: first random calls, then variations of accepted ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Report:
 
 
 class Campaign:
-    """Two servers: the real operators in one, fakes in the other."""
+    """Two servers: one for the real operators, one for fakes."""
 
     def __init__(self, limits: Limits, variants: tuple[str, ...] = VARIANTS) -> None:
         self.real = Server(real=True, limits=limits)
@@ -41,7 +41,7 @@ class Campaign:
         self.fake.close()
 
     def judge(self, calls: list[Call]) -> list[Answer]:
-        """Makes the calls, adds what is wrong to the report, and returns the answers of the real operators."""
+        """Makes the calls, adds the findings to the report, and returns the results of the real operators."""
         reals, fakes = self._answers(calls)
         for call, real, fake in zip(calls, reals, fakes, strict=True):
             self._count(call, real)
@@ -68,11 +68,11 @@ class Campaign:
             report.accepted_overloads.add(call.overload)
 
     def _confirm(self, call: Call, suspects: list[Finding]) -> None:
-        """Makes the call again in processes that made no other: memory that another call broke is not its finding."""
+        """Repeats the call in fresh processes, since memory corrupted by another call is not its finding."""
         (real,), (fake,) = self._answers([call])
         confirmed = list(findings(call, real, fake))
         kinds = {(finding.kind, finding.variant) for finding in confirmed}
-        # A crash that needs the calls before it is one all the same.
+        # A crash that requires the preceding calls still counts.
         confirmed += [x for x in suspects if x.kind == CRASH and (x.kind, x.variant) not in kinds]
         for finding in confirmed:
             reason = explanation(finding)
@@ -85,7 +85,7 @@ class Campaign:
 def run(
     campaign: Campaign, calls: int, seed: int, only: str | None, progress: Callable[[Report], None] = lambda _: None
 ) -> Report:
-    """Makes so many calls: every overload in turn at random, then variations of those that were accepted."""
+    """Makes this number of calls: random ones of every overload in turn, then variations of accepted ones."""
     rng = random.Random(seed)
     overloads = [x for x in all_overloads() if only is None or x == only or x.partition(".")[0] == only]
     if not overloads:

@@ -1,4 +1,4 @@
-"""Where metadata or refusals are known to differ from the real operator's, and why. Nothing here excuses a crash."""
+"""Known differences in metadata or refusals from the real operators, with reasons. Nothing here excuses a crash."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Deviation:
     """One cause.
 
     Attributes:
-        reason: Why it is so, and why it stays.
+        reason: The reason for the difference, and why it remains.
         kind: The kind of finding.
-        overloads: Which overloads, as a regular expression for the whole name.
-        detail: What the finding says, as a regular expression.
+        overloads: The overloads, as a regular expression for the whole name.
+        detail: The finding's message, as a regular expression.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""Step 3: makes one call and describes what came out of it, or what it was refused with."""
+"""Step 3: makes one call and describes its result or its refusal."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch.utils import _pytree as pytree
 
 from .calls import Call, operator
 
-#: How a call can be made on fakes: the device they claim, and whether their values are known.
+#: The ways to make a call on fakes: the device they claim, and whether their values are known.
 VARIANTS = ("cpu known", "cpu unknown", "cuda known", "cuda unknown")
 REAL = "real"
 KNOWN_ELEMENTS = 16384
 
-#: What differs from run to run in the text of an error: addresses, and numbers that a kernel found in memory.
+#: Parts of error texts that vary between runs: addresses, and numbers that a kernel found in memory.
 _ADDRESS = re.compile(r"0x[0-9a-f]+|-?\d{9,}")
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What a call gave: a row per result and then per argument, or the names of its exception's types and the text."""
+    """The result of a call: a row per result and then per argument, or its exception's type names and text."""
 
     rows: list[list[Any]] | None
     results: int = 0
     types: tuple[str, ...] = ()
     text: str = ""
-    #: Whether a result is a real tensor, where fakes were called.
+    #: Whether a result is a real tensor although the call was on fakes.
     has_real: bool = False
 
     @property
@@ -42,7 +42,7 @@ class Observation:
 
 
 def observe(call: Call, variant: str) -> list[Observation]:
-    """The call made once for real, or twice on fakes: the second time the cache can have the answer."""
+    """Makes the call once for real, or twice on fakes: the second time the cache may have the result."""
     if variant == REAL:
         return [_observe_once(call, "cpu", lambda _: True)]
     import torchfake
@@ -68,7 +68,7 @@ def _observe_once(call: Call, device: str, is_right: Callable[[torch.Tensor], bo
             rows = [*(_row(x, given) for x in leaves), *(_row(x, []) for x in given)]
             has_real = not all(is_right(x) for x in leaves if isinstance(x, torch.Tensor))
             return Observation(rows, len(leaves), has_real=has_real)
-        except BaseException as error:  # a pybind11 or a SystemError is a finding, not an end
+        except BaseException as error:  # a pybind11 error or a SystemError is a finding and must not end the run
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             types = tuple(kind.__name__ for kind in type(error).__mro__[:-2]) or (type(error).__name__,)
@@ -76,7 +76,7 @@ def _observe_once(call: Call, device: str, is_right: Callable[[torch.Tensor], bo
 
 
 def _row(value: Any, given: list[Any]) -> list[Any]:
-    """A tensor: sizes, strides that mean something, dtype, device, layout, and which argument it is."""
+    """A tensor: sizes, strides that matter, dtype, device, layout, and which argument it is."""
     if not isinstance(value, torch.Tensor):
         return [type(value).__name__, str(value) if isinstance(value, bool | int | float | str) else ""]
     if value.layout != torch.strided or value.is_nested or value.is_quantized:

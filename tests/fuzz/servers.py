@@ -1,4 +1,4 @@
-"""Step 4: a process that makes calls in forked children of its own, so that one that dies names the call it died of."""
+"""Step 4: a process that makes calls in forked children, so that a child that dies identifies the call responsible."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from .calls import Call
 from .observing import Observation, observe
 
-#: A call and how to make it.
+#: A call, and how to make it.
 Unit = tuple[Call, str]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a unit gave, or how the process ended that made it."""
+    """The result of a unit, or how the process that made it ended."""
 
     observations: list[Observation]
     died: str = ""
@@ -36,12 +36,12 @@ class Answer:
 @dataclass(frozen=True)
 class Limits:
     seconds: float = 20.0
-    #: Of address space, beyond what a child begins with; 0 for no limit (the address sanitizer reserves terabytes).
+    #: Of address space, beyond a child's initial size; 0 for no limit (the address sanitizer reserves terabytes).
     extra_bytes: int = 3 << 30
 
 
 class Server:
-    """Runs units in order. It has a process of its own, with PyTorch loaded, and torchfake unless `real`."""
+    """Runs units in order, in a process with PyTorch loaded, and torchfake unless `real`."""
 
     def __init__(self, *, real: bool, limits: Limits) -> None:
         context = multiprocessing.get_context("spawn")
@@ -56,7 +56,7 @@ class Server:
 
 
 def _prepare(real: bool) -> None:
-    """Loads what the children use. One thread, for those of a pool do not survive a fork."""
+    """Loads what the children need. One thread, because pool threads do not survive a fork."""
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
     import torch
 
@@ -69,7 +69,7 @@ def _prepare(real: bool) -> None:
 
         import torchfake
 
-        # What a first call loads is loaded once, before the forks.
+        # Loads lazily loaded code once, before the forks.
         with torchfake.fake_mode(), torch.device("cuda"):
             torch.ones(2).add(1).sum()
 
@@ -82,7 +82,7 @@ def run_units(units: list[Unit], limits: Limits) -> list[Answer]:
 
 
 def _run_until_death(units: list[Unit], limits: Limits) -> list[Answer]:
-    """Answers for the first units, in order: all of them, or up to and with the one that ended the child."""
+    """Results for the first units, in order: all of them, or up to and including the one that ended the child."""
     with tempfile.TemporaryDirectory() as folder:
         reader, writer = os.pipe()
         sys.stdout.flush()
@@ -93,7 +93,7 @@ def _run_until_death(units: list[Unit], limits: Limits) -> list[Answer]:
             try:
                 _be_a_child(units, writer, folder, limits)
             finally:
-                os._exit(1)  # whatever happens, a child never goes on as its parent
+                os._exit(1)  # a child must never continue as its parent
         os.close(writer)
         answers: list[Answer] = []
         hung = False
@@ -111,7 +111,7 @@ def _run_until_death(units: list[Unit], limits: Limits) -> list[Answer]:
 
 
 def _be_a_child(units: list[Unit], writer: int, folder: str, limits: Limits) -> None:
-    """Makes the calls, sends an answer for each, and ends the process."""
+    """Makes the calls, sends a result for each, and ends the process."""
     os.chdir(folder)  # for operators that write files
     errors = os.open("stderr", os.O_CREAT | os.O_WRONLY)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -134,7 +134,7 @@ def _be_a_child(units: list[Unit], writer: int, folder: str, limits: Limits) -> 
 
 
 def _messages(reader: int, seconds: float) -> Iterator[bytes]:
-    """What the child sends, until it ends. Throws TimeoutError where it sends nothing for so long."""
+    """The child's messages, until it ends. Raises TimeoutError if it sends nothing for this long."""
     buffer = b""
     deadline = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""Tensors as text: an expression that makes the same tensor for real and, inside a mode, a fake."""
+"""Tensors as text: an expression that creates the same tensor for real and, inside a mode, a fake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMPLEX = ("complex64", "complex128")
 OTHERS = ("bool", "float8_e4m3fn", "float8_e5m2", "uint16", "complex32")
 DTYPES = FLOATS + INTEGERS + COMPLEX + OTHERS
 
-#: How the elements lie; what a layout cannot do with a shape, it leaves undone.
+#: The memory layout of the elements; a layout that does not apply to a shape changes nothing.
 LAYOUTS = ("plain", "transposed", "sliced", "expanded", "channels_last", "offset", "requires_grad", "conj", "neg")
 
 Shape = tuple[int, ...]
@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorText:
-    """What a tensor is to be; `str` gives the expression."""
+    """The properties of a tensor; `str` gives the expression."""
 
     shape: Shape
     dtype: str = "float32"
@@ -32,7 +32,7 @@ class TensorText:
         return _filled(shape, self.dtype, self.fill) + after
 
     def _laid_out(self) -> tuple[Shape, str]:
-        """The shape to make, and what then gives it the shape that is wanted."""
+        """The shape to create, and the expression that derives the requested shape from it."""
         shape = self.shape
         if self.layout == "transposed" and len(shape) >= 2:
             return (*shape[:-2], shape[-1], shape[-2]), ".mT"
@@ -66,13 +66,13 @@ def _filled(shape: Shape, dtype: str, fill: str) -> str:
         return f"torch.ones({_tuple(shape)}).mul({value}).to(torch.{dtype})"
     numel = math.prod(shape)
     counted = f"torch.arange({numel})" if len(shape) == 1 else f"torch.arange({numel}).reshape({_tuple(shape)})"
-    if fill == "index":  # small enough to be an index into most things
+    if fill == "index":  # small enough to be a valid index in most cases
         return f"{counted}.remainder(2).to(torch.{dtype})"
     return f"{counted}.to(torch.{dtype})"
 
 
 def random_shape(rng: random.Random, least: int = 0, most: int = 4) -> Shape:
-    """Small: the calls are many, and no size is known to matter."""
+    """Small: there are many calls, and no particular size matters."""
     dims = rng.randint(least, most)
     return tuple(rng.choice((1, 2, 2, 3, 4)) if rng.random() < 0.96 else 0 for _ in range(dims))
 
@@ -84,7 +84,7 @@ def broadcastable(rng: random.Random, shape: Shape) -> Shape:
 
 
 def wrong(rng: random.Random, right: TensorText) -> TensorText:
-    """Something else in its place: another number of dimensions, other sizes, another dtype or layout."""
+    """A wrong replacement: another number of dimensions, other sizes, another dtype or layout."""
     shape = list(right.shape)
     match rng.randrange(10):
         case 0:

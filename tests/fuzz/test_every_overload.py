@@ -1,4 +1,4 @@
-"""Thousands of random calls of every aten overload: none crashes, hangs, or fails on an assertion of PyTorch's."""
+"""Thousands of random calls of every aten overload: none crashes, hangs, or fails a PyTorch assertion."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CALLS = 1500
 LINE = "torch.ops.aten.add.Tensor(torch.ones((2,)), torch.ones((2,)))"
 
 
-#: The share of calls of a new seed that may differ from the real operator in metadata or in what they refuse. Those are
-#: printed, and are work to do; a crash, a hang or an answer that changes on the second call is never allowed.
+#: The share of calls of a new seed that may differ from the real operator in metadata or refusals. These are printed,
+#: as work to do; a crash, a hang or a result that changes on the second call is never allowed.
 NEW_DIFFERENCES = 0.005
 
 
 def run_fuzzer(seed: int) -> tuple[list[dict[str, str]], str]:
-    """The findings of so many calls, and how to repeat them."""
+    """The findings of this number of calls, and how to reproduce them."""
     ran = subprocess.run(
         [sys.executable, "-m", "fuzz", "--calls", str(CALLS), "--seed", str(seed), "--json"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},

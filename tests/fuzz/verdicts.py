@@ -1,4 +1,4 @@
-"""Step 5: what a call on fakes is worth, held against the real operator and against itself."""
+"""Step 5: judges a call on fakes by comparison with the real operator and with its second call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAKS = "says what nobody wrote"
 INEXCUSABLE = (CRASH, HANG, INTERNAL_ERROR, SECOND_DIFFERS)
 FINDINGS = (*INEXCUSABLE, NOT_FAKE, LEAKS, WRONG_METADATA, ACCEPTS, REFUSES)
 
-#: Exceptions that a call may end in. Any other comes from the inside of Python's meta kernels.
+#: Exceptions in which a call may end. Any others are internal errors of Python meta kernels.
 _USER_ERRORS = {
     "RuntimeError",
     "NotImplementedError",
@@ -34,7 +34,7 @@ _USER_ERRORS = {
     "MemoryError",
     "OverflowError",
 }
-#: torchfake's way to say that values decide, or that it does not go that far.
+#: torchfake's errors for a dependence on values and for unsupported calls.
 _DECLARES = {"DataDependentOutputException", "DynamicOutputShapeException"}
 _GIVES_UP = {
     "DataAccessError",
@@ -42,7 +42,7 @@ _GIVES_UP = {
     "UnsupportedFakeTensorException",
     "RealTensorError",
 }
-#: Words of an error that speak of how fakes are made, to someone who wrote neither.
+#: Phrases in errors that expose how fakes are implemented.
 _INSIDE_WORDS = ("not allocated yet", "'Meta' backend", "device meta", "meta tensor", "doesn't correspond to a device")
 
 
@@ -59,10 +59,10 @@ class Finding:
 
 
 def findings(call: Call, real: Answer, fakes: dict[str, Answer]) -> Iterator[Finding]:
-    """What is wrong with the answers of one call, by variant.
+    """The problems in the results of one call, by variant.
 
-    A real call that ended its process excuses all but what the cache and the error say: decompositions run above the
-    engine, and known values are computed by the real kernels.
+    A real call that ended its process excuses everything except what the cache and the error show: decompositions run
+    above the engine, and known values are computed by the real kernels.
     """
     for variant, answer in fakes.items():
         if answer.died or answer.hung:
@@ -88,7 +88,7 @@ def _findings_of(
         return
     if first.has_real and '"meta"' not in str(call):
         yield Finding(NOT_FAKE, call, variant, str(first))
-    # A plain meta tensor is held to nothing that real devices refuse.
+    # Plain meta tensors need not refuse what real devices refuse.
     if real is None or not variant.startswith("cpu") or '"meta"' in str(call):
         return
     different = _difference(variant, first, real, fakes)
@@ -97,7 +97,7 @@ def _findings_of(
 
 
 def _told(name: str, one: Observation, other_name: str, other: Observation) -> str:
-    """The two in words; of rows, those that differ."""
+    """A description of both; for rows, of those that differ."""
     if one.rows is None or other.rows is None or len(one.rows) != len(other.rows):
         return f"{name} {one}; {other_name} {other}"
     pairs = [(a, b) for a, b in zip(one.rows, other.rows, strict=True) if a != b]
@@ -105,7 +105,7 @@ def _told(name: str, one: Observation, other_name: str, other: Observation) -> s
 
 
 def _internal_error(fake: Observation, real: Observation | None) -> str | None:
-    """What is internal in an error that the real operator does not raise as well."""
+    """The internal part of an error that the real operator does not raise as well."""
     if not fake.types or (real is not None and real.types and real.text == fake.text):
         return None
     asserts = "INTERNAL ASSERT FAILED" in fake.text or not _USER_ERRORS & set(fake.types)
@@ -120,7 +120,7 @@ def _difference(variant: str, fake: Observation, real: Observation, fakes: dict[
             return None
         return REFUSES
     if real.types:
-        # What is wrong with values, only fakes that know theirs can tell.
+        # Invalid values can only be detected by fakes that know them.
         known = fakes.get("cpu known")
         told = known is not None and known.observations and known.observations[0].types
         return None if variant == "cpu unknown" and told else ACCEPTS
@@ -130,7 +130,7 @@ def _difference(variant: str, fake: Observation, real: Observation, fakes: dict[
 
 
 def _only_values_differ(variant: str, fake: Observation, real: Observation) -> bool:
-    """Numbers that an operator returned, where those of the tensors were not known."""
+    """The numbers returned by an operator differ, and the values of the tensors were unknown."""
     if variant != "cpu unknown" or fake.rows is None or real.rows is None or len(fake.rows) != len(real.rows):
         return False
     return all(a == b or (len(a) == 2 and a[0] == b[0]) for a, b in zip(fake.rows, real.rows, strict=True))

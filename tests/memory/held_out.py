@@ -1,4 +1,4 @@
-"""Workloads of other sizes than those on which the model was made, and batch sizes around a limit of memory."""
+"""Workloads with other sizes than those used to develop the model, and batch sizes around a memory limit."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ LIMITED |= {
 
 
 def runs_within_the_limit(name: str, batch: int) -> bool:
-    """Whether the workload gets through; the limit has been set by whoever calls."""
+    """Whether the workload completes; the limit is set by the caller."""
     try:
         LIMITED[name][0](batch)
     except torch.OutOfMemoryError:

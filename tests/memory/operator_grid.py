@@ -1,4 +1,4 @@
-"""Single operators over a grid of shapes and dtypes: what is recorded of each is the memory that its kernels take."""
+"""Single operators over a grid of shapes and dtypes, for recording the memory that their kernels take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rand(*shape, dtype=torch.float32, grad=False):
 
 
 def with_backward(output):
-    """Runs the backward pass of `output`, a tensor or several."""
+    """Runs the backward pass of `output`, one tensor or several."""
     outputs = [
         o for o in (output if isinstance(output, (tuple, list)) else [output]) if torch.is_tensor(o) and o.requires_grad
     ]

@@ -1,6 +1,6 @@
 """Training and inference in plain PyTorch, to run unmodified on a real card and on fakes.
 
-Every workload takes `phase`, which it calls with a name at the end of each part, and creates what it needs on "cuda".
+Every workload gets `phase`, which it calls with a name at the end of each part, and creates its tensors on "cuda".
 """
 
 from __future__ import annotations

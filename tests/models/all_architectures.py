@@ -1,13 +1,13 @@
-"""Runs every base model of `transformers`, at its default config, on fakes, and counts what becomes of it.
+"""Runs every base model of `transformers`, with its default config, on fakes, and counts the outcomes.
 
     export HF_HUB_OFFLINE=1   # so that nothing is looked for in the network
     python tests/models/all_architectures.py                  # torchfake on claimed CUDA
     python tests/models/all_architectures.py --engines torchfake-cuda,torchfake-cpu,FakeTensorMode,real
 
-FakeTensorMode claims the CPU: without CUDA it has no other device. At default config most models do not fit for real,
-so `real` runs them with few layers and experts, to tell whether the inputs are right at all, and compares the outputs
-with those of the same model on fakes. Each run is a process of its own, with a limit on time and memory. All of it
-takes an hour or more: `--json FILE --resume` goes on where an earlier sweep ended, and `--markdown FILE` writes
+FakeTensorMode claims the CPU: without CUDA it supports no other device. With the default config most models do not fit
+in memory for real, so `real` runs them with few layers and experts, to check that the inputs are valid, and compares
+the outputs with those of the same model on fakes. Each run is a separate process, with a limit on time and memory. The
+whole takes an hour or more: `--json FILE --resume` continues where an earlier sweep ended, and `--markdown FILE` writes
 docs/architectures.md.
 """
 
@@ -69,7 +69,7 @@ UNSUPPORTED = (
 
 
 class Differs(AssertionError):
-    """An output on fakes does not look like the real one."""
+    """An output on fakes differs from the real one."""
 
 
 def run_on_claimed_cuda(architecture: Architecture) -> None:
@@ -83,12 +83,12 @@ def run_selecting_all(architecture: Architecture) -> None:
 
 
 def run_with_real_values(architecture: Architecture) -> None:
-    """On claimed CUDA; they take memory, so the model is small where it can be."""
+    """Runs on claimed CUDA; real values take memory, so the model is shrunk if possible."""
     mode = torchfake.FakeTensorMode(propagate_real_tensors=True)
     with mode, quick_weights():
         try:
             model = architecture.build(few_layers=True)
-        except (IndexError, KeyError):  # some refer to layers that are gone
+        except (IndexError, KeyError):  # some refer to removed layers
             model = architecture.build()
         forward(model, "cuda")
 
@@ -104,11 +104,11 @@ def run_on_peer(architecture: Architecture) -> None:
 
 
 def run_for_real(architecture: Architecture) -> None:
-    """Also compares with fakes that claim the CPU, where they run."""
+    """Also compares with fakes that claim the CPU, if those run."""
     real, few_layers = None, True
     with quick_weights(), contextlib.suppress(Exception):
         real = forward(architecture.build(few_layers=True), "cpu")
-    if real is None:  # some refer to layers that are gone
+    if real is None:  # some refer to removed layers
         few_layers = False
         with quick_weights():
             real = forward(architecture.build(), "cpu")
@@ -124,7 +124,7 @@ def run_for_real(architecture: Architecture) -> None:
 
 
 def forget_cached_tensors() -> None:
-    """Positions of patches and the like, which a model keeps from one run for the next."""
+    """Clears tensors that a model caches between runs, such as patch positions."""
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
             each.cache_clear()
@@ -132,7 +132,7 @@ def forget_cached_tensors() -> None:
 
 @contextlib.contextmanager
 def quick_weights() -> Iterator[None]:
-    """Weights of large layers are all alike: to draw millions of random ones takes longer than to run the model."""
+    """Makes all weights of large layers equal: drawing millions of random ones takes longer than running the model."""
     draw_normal, draw_uniform = Tensor.normal_, Tensor.uniform_
 
     def normal_(tensor: Tensor, mean: float = 0, std: float = 1, **options: Any) -> Tensor:
@@ -160,8 +160,8 @@ ENGINES = {
 
 
 def forward(model: PreTrainedModel, device: str) -> list[Any]:
-    """The outputs' metadata."""
-    if device != "cpu":  # FakeTensorMode has trouble with a `to` that changes nothing
+    """The metadata of the outputs."""
+    if device != "cpu":  # FakeTensorMode fails on a `to` that changes nothing
         model.to(device)
     with torch.device(device):
         inputs = plain_inputs(model)
@@ -175,7 +175,7 @@ def attempt(architecture: Architecture, engine: str) -> Outcome:
     status, error, message, frame = "ok", "", "", ""
     try:
         ENGINES[engine](architecture)
-    except BaseException as exception:  # whatever it is, it belongs in the table
+    except BaseException as exception:  # every error belongs in the table
         status = classify(exception)
         error, message, frame = type(exception).__name__, str(exception), last_frame(exception)
     return Outcome(
@@ -212,7 +212,7 @@ def last_frame(exception: BaseException) -> str:
 
 
 def work(connection: Connection, architecture: Architecture, engine: str, options: argparse.Namespace) -> None:
-    """In a child process: one attempt, its outcome sent to the parent."""
+    """Runs in a child process: one attempt, its outcome sent to the parent."""
     limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + int(options.memory * GIB)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -222,11 +222,11 @@ def work(connection: Connection, architecture: Architecture, engine: str, option
     torch.set_num_threads(1)
     connection.send(attempt(architecture, engine))
     connection.close()
-    os._exit(0)  # without the interpreter's farewell: the parent has all it needs
+    os._exit(0)  # skips interpreter shutdown: the parent has all it needs
 
 
 def sweep(tasks: list[tuple[Architecture, str]], options: argparse.Namespace) -> Iterator[Outcome]:
-    """Runs the tasks, some at a time, and yields what becomes of them as they end."""
+    """Runs the tasks, several at a time, and yields their outcomes as they finish."""
     processes = multiprocessing.get_context("fork")  # importing everything takes longer than most runs
     waiting = list(reversed(tasks))
     running: dict[Connection, tuple[Any, Architecture, str, float]] = {}
@@ -294,7 +294,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def earlier_outcomes(file: Path, commit: str) -> list[Outcome]:
-    """What an earlier sweep of the same commit found."""
+    """The outcomes of an earlier sweep of the same commit."""
     if not file.exists():
         return []
     earlier = json.loads(file.read_text())
@@ -321,7 +321,7 @@ def main() -> None:
     ]
     console = Console(width=None if sys.stdout.isatty() else 250, markup=False, highlight=False)
     columns = TextColumn("{task.description:<40}"), MofNCompleteColumn(), TimeElapsedColumn()
-    # No thread of the progress bar may live when the process forks.
+    # No thread of the progress bar may be running when the process forks.
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
         bar = progress.add_task("", total=len(tasks))
         for outcome in sweep(tasks, options):
@@ -329,7 +329,7 @@ def main() -> None:
             progress.update(bar, advance=1, description=f"{outcome.model_type} {outcome.status}", refresh=True)
             if not sys.stderr.isatty() and len(outcomes) % 50 == 0:
                 print(f"{len(outcomes)} of {len(tasks)}", file=sys.stderr, flush=True)
-            if options.json:  # each time, so that a sweep cut short leaves what it found
+            if options.json:  # after each outcome, so that an interrupted sweep keeps its results
                 options.json.write_text(written(outcomes, source))
     print_results(outcomes, console)
     if options.markdown:

@@ -1,4 +1,4 @@
-"""Every architecture of `transformers`: a model type that has a config, and the class that is its base model."""
+"""Every architecture of `transformers`: a model type with a config, and its base model's class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-# Those that no auto class names, or whose base model exists in name alone or needs its head.
+# Architectures without an auto class, or whose base model does not work without its head.
 NAMED = {
     "deta": "DetaForObjectDetection",
     "granitevision": "LlavaNextModel",
@@ -25,7 +25,7 @@ NAMED = {
     "vitpose": "VitPoseForPoseEstimation",
 }
 
-# Models that generate and have no forward of their own: they are built whole, and this part of them runs.
+# Generative models without a forward of their own: they are built whole, and this part of them runs.
 PARTS = {"bark": "semantic", "jukebox": "vqvae", "qwen2_5_omni": "thinker", "qwen3_omni_moe": "thinker"}
 
 
@@ -42,7 +42,7 @@ class Architecture:
 
 
 def architectures(only: str = "") -> list[Architecture]:
-    """All, or those whose model type contains `only`, or stands in it as a list: a,b,c."""
+    """All architectures, or those whose model type contains `only` or is in its comma-separated list."""
     return [
         Architecture(model_type, name)
         for model_type in CONFIG_MAPPING_NAMES
@@ -52,7 +52,7 @@ def architectures(only: str = "") -> list[Architecture]:
 
 
 def class_names(model_type: str) -> list[str]:
-    """The base model's classes, or the first class with a head where there is no base model."""
+    """The base model's classes, or the first class with a head if there is no base model."""
     if model_type in NAMED:
         return [NAMED[model_type]]
     if model_type in MODEL_MAPPING_NAMES:

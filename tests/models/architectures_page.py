@@ -1,4 +1,4 @@
-"""The page that says how many architectures run: docs/architectures.md."""
+"""Generates the page on how many architectures run: docs/architectures.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TITLES = {
     "FakeTensorMode": "FakeTensorMode, CPU",
     "real": "for real, small",
 }
-REAL_VALUES = "torchfake-real-values"  # tried on what depends on values
+REAL_VALUES = "torchfake-real-values"  # run for models that depend on values
 
 EXPERTS = """
     aria aria_text dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe flex_olmo glm4_moe glm4v_moe glm4v_moe_text
@@ -38,7 +38,7 @@ EXPERTS = """
     mixtral nllb-moe olmoe phimoe qwen2_moe qwen3_moe qwen3_next qwen3_omni_moe switch_transformers
 """
 
-# What was found by reading the models that stop at a value: where it comes from.
+# Where the value comes from in models that stop at one, found by reading their code.
 READ = {
     "how many tokens a router gives to each expert": EXPERTS.split(),
     "the same, on a claimed CPU; on a GPU every expert gets every token": ["gpt_oss"],
@@ -80,21 +80,21 @@ python tests/models/all_architectures.py --engines {engines} \\
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one architecture on one engine."""
+    """The outcome of one architecture on one engine."""
 
     model_type: str
     model_class: str
     engine: str
     status: str
     seconds: float
-    memory: int = 0  #: the most bytes the process held
+    memory: int = 0  #: the peak memory of the process in bytes
     error: str = ""
     message: str = ""
-    frame: str = ""  #: the last line of `transformers` on the way to the error
+    frame: str = ""  #: the last line of `transformers` in the error's traceback
 
 
 def page(outcomes: list[Outcome], source: dict[str, Any]) -> str:
-    """The page of a sweep; `source` says where its outcomes come from, as tools/provenance.py has it."""
+    """The page of a sweep; `source` describes the provenance of its outcomes, as in tools/provenance.py."""
     engines = [engine for engine in TITLES if any(outcome.engine == engine for outcome in outcomes)]
     head = HEAD.format(
         mark=mark(source["commit"]),
@@ -120,7 +120,7 @@ def count(outcomes: list[Outcome], engines: list[str]) -> Iterable[list[str]]:
 
 
 def what_does_not_run(outcomes: list[Outcome]) -> Iterable[str]:
-    """Of torchfake; with what became of it for real."""
+    """The architectures that do not run with torchfake, with their real outcomes."""
     failed: dict[str, Outcome] = {}
     for outcome in outcomes:
         if outcome.engine.startswith("torchfake") and outcome.engine != REAL_VALUES and outcome.status != "ok":

@@ -1,4 +1,4 @@
-"""`pytest tests/models --cross-check` runs the kernel at every hit of the shape cache as well, and compares."""
+"""`pytest tests/models --cross-check` also runs the kernel on every hit of the shape cache, and compares."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Small models of many architecture families of `transformers`, with inputs, for comparing fakes with the real thing.
+"""Small models of many architecture families of `transformers`, with inputs, for comparing fakes with real tensors.
 
-Most train with dropout on. Those marked `training=False` draw, while they train, which layers to skip (BART, OPT,
-Whisper) or which part of the input to hide (Wav2Vec2): a decision on a random value, which fakes do not have.
+Most train with dropout. Those marked `training=False` randomly choose, while training, which layers to skip (BART, OPT,
+Whisper) or which part of the input to mask (Wav2Vec2): a decision on a random value, which fakes do not have.
 
-Mixture of experts: Mixtral and its likes collect each expert's tokens with `nonzero` over the router's choice. How many
-there are is a value again (`test_routing.py`). The families here give every expert every token and weigh the results:
-Llama 4 always, Qwen3 VL while it does not train, gpt-oss neither while it trains nor on the CPU.
+Mixture of experts: Mixtral and similar models collect each expert's tokens with `nonzero` over the router's choice,
+whose count is a value too (`test_routing.py`). The families here route every token to every expert and weight the
+results: Llama 4 always, Qwen3 VL in evaluation, gpt-oss in evaluation on a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Inputs = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """An architecture, made small by `options` of its config."""
+    """An architecture, shrunk by the `options` of its config."""
 
     kind: str
     model: str
@@ -41,7 +41,7 @@ class Family:
         return getattr(transformers, self.model)(config).train(self.training)
 
 
-# -- inputs. Token ids come from constants, so that fakes know them; pictures and sound do not. ------------------------
+# -- inputs. Token ids come from constants, so that fakes know them; images and sound do not. --------------------------
 
 
 def tokens(config: PretrainedConfig) -> Inputs:
@@ -72,14 +72,14 @@ def picture_and_tokens(config: PretrainedConfig) -> Inputs:
 
 
 def picture_in_tokens(config: PretrainedConfig) -> Inputs:
-    """Four tokens of each text stand for the four patches of its picture."""
+    """Four tokens of each text represent the four patches of its image."""
     ids = torch.ones(BATCH, LENGTH, dtype=torch.long)
     ids[:, 2:6] = config.image_token_id
     return {"input_ids": ids, "labels": ids.clone(), "pixel_values": torch.randn(BATCH, 3, 32, 32)}
 
 
 def patches_in_tokens(config: PretrainedConfig) -> Inputs:
-    """One picture of 4 × 4 patches, which become 2 × 2 tokens of the first text."""
+    """One image of 4 × 4 patches, which become 2 × 2 tokens of the first text."""
     ids = torch.ones(BATCH, LENGTH, dtype=torch.long)
     ids[0, 2] = config.vision_start_token_id
     ids[0, 3:7] = config.image_token_id
@@ -110,7 +110,7 @@ def series(config: PretrainedConfig) -> Inputs:
     return {"past_values": torch.randn(BATCH, config.context_length, config.num_input_channels)}
 
 
-# -- sizes, in the names most configs use -----------------------------------------------------------------------------
+# -- sizes, under the names that most configs use ---------------------------------------------------------------------
 
 ENCODER = {
     "vocab_size": VOCABULARY,
@@ -221,7 +221,7 @@ FAMILIES = (
     Family("text encoder", "XLNetModel", "XLNetConfig", XLNET, masked_tokens),
     Family("encoder-decoder", "T5ForConditionalGeneration", "T5Config", T5, text_to_text),
     Family("encoder-decoder", "BartModel", "BartConfig", SEQ2SEQ, text_to_text, training=False),
-    # Its mask is padded to the window and becomes a square of more elements than there are known values.
+    # Its mask is padded to the window and becomes a square with more elements than the limit for known values.
     Family(
         "encoder-decoder", "LEDModel", "LEDConfig", SEQ2SEQ | {"attention_window": 128}, text_to_text, training=False
     ),

@@ -1,4 +1,4 @@
-"""Runs a small model forward and backward, and describes every tensor that comes of it."""
+"""Runs a small model forward and backward, and describes every resulting tensor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 Metadata = dict[str, tuple[Any, ...]]
 
 
-# In which precision a model trains: its own, that of its weights, or that of autocast.
+# The precision of training: the model's own, that of its weights, or autocast's.
 PRECISIONS = ("float32", "bfloat16", "autocast")
 
 
 def run(family: Family, device: str, precision: str = "float32") -> dict[str, Tensor]:
-    """Every tensor of the model, of its outputs, of its gradients and of its optimizer after a step, by name."""
+    """Every tensor of the model, its outputs, its gradients and its optimizer after a step, by name."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     model = family.build().to(device, dtype)
@@ -50,7 +50,7 @@ def loss_of(outputs: Any, found: dict[str, Tensor]) -> Tensor:
 
 
 def tensors_in(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in an output of a model, those in its caches included."""
+    """The tensors in a model's output, including those in its caches."""
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, dict):
@@ -68,5 +68,5 @@ def describe(found: dict[str, Tensor]) -> Metadata:
 
 
 def plain(metadata: Metadata) -> Any:
-    """As a record in a file has it."""
+    """The metadata as stored in a record."""
     return json.loads(json.dumps(metadata, default=str))

@@ -1,4 +1,4 @@
-"""Configs for any base model of `transformers`: the default, completed where it makes no model, or with few layers."""
+"""Configs for any base model of `transformers`: the default, completed if it is not sufficient, or with few layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _mrope(*sections: int) -> dict[str, Any]:
     return {"rope_scaling": {"rope_type": "default", "mrope_section": list(sections)}}
 
 
-# Weights are not fetched.
+# Weights are not downloaded.
 UNTRAINED = {"use_pretrained_backbone": False}
 
 REPVIT = {
@@ -26,7 +26,7 @@ PERCEPTION_ENCODER = {
     "model_args": {"embed_dim": 1024, "depth": 23, "global_pool": "", "img_size": [448, 448]},
 }
 
-# Defaults that are None, or do not fit together: what has to be said for there to be a model.
+# Values for defaults that are None or inconsistent, without which no model can be built.
 COMPLETED: dict[str, dict[str, Any]] = {
     "autoformer": {"prediction_length": 16},
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
@@ -89,7 +89,7 @@ COMPLETED: dict[str, dict[str, Any]] = {
 }
 
 
-# Models that are made of others: the config's own way to join them, and which.
+# Composite models: how the config combines them, and which ones.
 COMPOSED: dict[str, tuple[str, list[str]]] = {
     "encoder-decoder": ("from_encoder_decoder_configs", ["BertConfig", "BertConfig"]),
     "musicgen": ("from_sub_models_config", ["T5Config", "EncodecConfig", "MusicgenDecoderConfig"]),
@@ -101,9 +101,9 @@ COMPOSED: dict[str, tuple[str, list[str]]] = {
     "vision-text-dual-encoder": ("from_vision_text_configs", ["ViTConfig", "BertConfig"]),
 }
 
-LAYERS, EXPERTS, WORDS, WIDTH, CHUNK = 2, 16, 4096, 2048, 16  # of a shrunk model
+LAYERS, EXPERTS, WORDS, WIDTH, CHUNK = 2, 16, 4096, 2048, 16  # for a shrunk model
 
-# What configs call the number of their experts, the size of what is in between, and how much is computed at a time.
+# The configs' names for the number of experts, intermediate sizes, and chunk sizes.
 SIZES = {
     "num_experts": EXPERTS,
     "num_local_experts": EXPERTS,
@@ -116,7 +116,7 @@ SIZES = {
     "encoder_hash_byte_group_vocab": WORDS,
 }
 
-# What configs call the number of their layers.
+# The configs' names for the number of layers.
 LAYER_COUNTS = (
     "num_hidden_layers",
     "num_layers",
@@ -138,7 +138,7 @@ def plain_config(model_type: str) -> PretrainedConfig:
 
 
 def shrink(config: PretrainedConfig) -> PretrainedConfig:
-    """Makes `config`, and those inside it, small. Lists with an entry a layer become as short as there are layers."""
+    """Shrinks `config` and the configs inside it. Lists with one entry per layer get as short as there are layers."""
     for inner in inner_configs(config):
         shrink(inner)
     for name in LAYER_COUNTS:
@@ -146,7 +146,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
         if isinstance(count, int) and count > LAYERS:
             for key, value in list(vars(config).items()):
                 if isinstance(value, list) and len(value) == count:
-                    # Kinds of layers: where there are two, the one that is seldom stands at the end.
+                    # Kinds of layers: of two kinds, the rarer one comes last.
                     kinds = key.startswith("layer") and isinstance(value[0], str)
                     setattr(config, key, value[-LAYERS:] if kinds else value[:LAYERS])
             setattr(config, name, LAYERS)

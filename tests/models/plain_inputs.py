@@ -1,6 +1,6 @@
-"""Plain inputs for any base model of `transformers`: what its forward asks for, sized by its config.
+"""Plain inputs for any base model of `transformers`: the arguments of its forward, sized by its config.
 
-Token ids are ones and masks are full, made from constants; pictures and sound are random.
+Token ids are ones and masks are full, created from constants; images and sound are random.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from transformers import (
 BATCH = 2
 LENGTH = 16  # tokens in a text
 SAMPLES = 16_000  # of sound: one second
-FRAMES = 128  # of a spectrogram
+FRAMES = 128  # in a spectrogram
 
 Inputs = dict[str, Any]
 
 
 def find(config: PretrainedConfig, *names: str, default: Any = None) -> Any:
-    """The first attribute of these names that is set, in the config or the ones inside it."""
+    """The first of these attributes that is set, in the config or the configs inside it."""
     for name in names:
         value = getattr(config, name, None)
         if value is not None:
@@ -64,7 +64,7 @@ def _input_features(config: PretrainedConfig) -> Tensor:
     return torch.randn(BATCH, FRAMES, bins or 80)
 
 
-# What a forward calls its arguments, and what goes there.
+# The arguments of forwards by name, and how to create them.
 BUILDERS: dict[str, Callable[[PretrainedConfig], Any]] = {
     "input_ids": lambda config: ids(BATCH, LENGTH),
     "decoder_input_ids": lambda config: ids(BATCH, LENGTH),
@@ -78,7 +78,7 @@ BUILDERS: dict[str, Callable[[PretrainedConfig], Any]] = {
 
 
 def plain_inputs(model: PreTrainedModel) -> Inputs:
-    """Made where and how tensors are made now: in a fake mode they are fake."""
+    """Creates tensors with the current device and mode: in a fake mode they are fake."""
     config = model.config
     if config.model_type in RECIPES:
         return RECIPES[config.model_type](config)
@@ -93,7 +93,7 @@ def plain_inputs(model: PreTrainedModel) -> Inputs:
 
 
 def takes_pictures_as_tokens(config: PretrainedConfig) -> bool:
-    """Whether pictures stand for tokens in the text: such a model reads a text without any as well."""
+    """Whether images are represented by tokens in the text: such a model also reads a text without images."""
     return find(config, "image_token_id", "image_token_index", "video_token_id", "image_token") is not None
 
 
@@ -115,7 +115,7 @@ def _pair_of_pictures(config: PretrainedConfig) -> Inputs:
 
 
 def _picture_in_text(config: PretrainedConfig) -> Inputs:
-    """A text that is nothing but the place of a picture."""
+    """A text that only consists of the placeholder of an image."""
     tokens = torch.full((BATCH, config.num_query_tokens), config.image_token_index)
     return {"input_ids": tokens, "pixel_values": pictures(config, BATCH)}
 
@@ -195,7 +195,7 @@ def _retrieved_documents(config: PretrainedConfig) -> Inputs:
 
 
 def _tracked_film(config: PretrainedConfig, session_class: type = Sam2VideoInferenceSession) -> Inputs:
-    """A film of one picture, and a point on the thing to follow."""
+    """A video of one image, and a point on the object to track."""
     height, width = picture_size(config)
     device = torch.get_default_device()
     session = session_class(
@@ -213,7 +213,7 @@ def _tracked_film(config: PretrainedConfig, session_class: type = Sam2VideoInfer
     return {"inference_session": session, "frame_idx": 0}
 
 
-# Models that ask for something else than their signature says, by model type.
+# Models whose required arguments differ from their signature, by model type.
 RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
     "audio-spectrogram-transformer": lambda c: {"input_values": torch.randn(BATCH, c.max_length, c.num_mel_bins)},
     "autoformer": _time_series,
@@ -335,7 +335,7 @@ RECIPES: dict[str, Callable[[PretrainedConfig], Inputs]] = {
     "vilt": lambda c: {
         "input_ids": ids(BATCH, LENGTH),
         "pixel_values": pictures(c, BATCH),
-        "pixel_mask": ids(1).expand(BATCH, *picture_size(c)),  # by default it is made with too many values to know
+        "pixel_mask": ids(1).expand(BATCH, *picture_size(c)),  # the default is created with too many values to be known
     },
     "vivit": _film,
     "voxtral_encoder": _half_a_minute_of_sound,

@@ -1,4 +1,4 @@
-"""Small models of many families, forward and backward: on fakes everything looks as on a real CPU, and a real GPU."""
+"""Small models of many families, forward and backward: fakes match a real CPU and a real GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchfake import fake_mode, is_fake
 
 @functools.cache
 def on_a_gpu() -> dict[str, Any]:
-    """What a real GPU answered: `tools/record_cuda_models.py` writes it."""
+    """The results of a real GPU, recorded by `tools/record_cuda_models.py`."""
     with gzip.open(Path(__file__).parent / "cuda_families.json.gz", "rt") as file:
         return json.load(file)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""A model of 405 billion parameters trains a step in the memory of a small process, and no tensor has data."""
+"""A model of 405 billion parameters trains a step within the memory of a small process, and no tensor has data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import textwrap
 
 LIMIT = 600 * 10**6
-SCALAR = 16  # bytes of the largest dtype: numbers in a program, such as the 2 of `x * 2`, are real tensors
+SCALAR = 16  # bytes of the largest dtype: numbers in a program, such as the 2 in `x * 2`, are real tensors
 
 LLAMA = """
     import json
@@ -38,7 +38,7 @@ LLAMA = """
 
 
 def run(program: str) -> dict[str, int]:
-    """What `program` prints, run in a process of its own after `LLAMA`."""
+    """The output of `program`, run in a separate process after `LLAMA`."""
     source = textwrap.dedent(LLAMA) + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -82,7 +82,7 @@ def test_training_a_step_allocates_no_tensor_data() -> None:
     }))
     """
     )
-    assert found["real"] == 4000  # the profiler sees what there is to see
+    assert found["real"] == 4000  # confirms that the profiler works
     assert found["fake"] <= SCALAR
 
 
@@ -97,5 +97,5 @@ def test_known_values_are_the_only_data_and_stay_small() -> None:
     print(json.dumps({"fake": largest_allocation(on_fakes)}))
     """
     )
-    # The ids that were passed in, and what follows from them; 16,384 elements at most.
+    # The ids passed in, and values derived from them; 16,384 elements at most.
     assert 8192 * 8 <= found["fake"] <= 16_384 * 8

@@ -1,4 +1,4 @@
-"""Models that route tokens by values, with real ones that travel along: each runs on a claimed GPU as for real."""
+"""Models that route tokens by values, with propagated real tensors: each runs on a claimed GPU as for real."""
 
 from __future__ import annotations
 

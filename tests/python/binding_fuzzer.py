@@ -1,6 +1,6 @@
-"""Calls everything in `torchfake._C` with values of every kind, each function in a process of its own.
+"""Calls everything in `torchfake._C` with values of every kind, each function in a separate process.
 
-Run as a program, it prints a line of JSON for each target: how many calls were made, and what went wrong.
+Run as a program, it prints a line of JSON for each target: the number of calls, and what went wrong.
 
     python tests/python/binding_fuzzer.py [--calls 200] [--seed 0] [TARGET ...]
 """
@@ -31,14 +31,14 @@ import torchfake
 from torchfake import _C, FakeTensorMode, fake_mode
 from torchfake.errors import FakeTensorError
 
-#: What a call may raise: the caller's mistake, told as such.
+#: What a call may raise: errors that report the caller's mistake.
 ALLOWED = (TypeError, ValueError, AttributeError, FakeTensorError, NotImplementedError)
-#: What ends a process that hangs, in seconds.
+#: The time in seconds after which a hanging process is killed.
 PATIENCE = 120
 
 
 class Storageless(torch.Tensor):
-    """A wrapper subclass: a tensor that has no storage of its own."""
+    """A wrapper subclass: a tensor without a storage of its own."""
 
     @staticmethod
     def __new__(cls) -> Storageless:
@@ -174,7 +174,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 class Values:
-    """Values of every kind, by kind; and for a parameter, one that it may take or any other."""
+    """Values of every kind, by kind; and, for a parameter, one of a suitable kind or any other."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -195,11 +195,11 @@ class Values:
         return self._random.choice(self._all)
 
 
-# ---- What is called ----
+# ---- Targets ----
 
 
 def signature_hints(function: Any) -> list[str]:
-    """What a function of pybind11 says of its parameters; `self` of a method is not one of them."""
+    """The parameters of a pybind11 function according to its signature, without `self`."""
     lines = [line for line in (function.__doc__ or "").splitlines() if re.match(r"(\d+\. )?\w+\(.*\) -> ", line)]
     inside = max((re.sub(r"^(\d+\. )?\w+\((.*)\) -> .*$", r"\2", line) for line in lines), key=len, default="")
     hints = [part.strip() for part in re.split(r",\s*(?=\w+:|\*)", inside) if part.strip() and part.strip() != "*"]
@@ -220,7 +220,7 @@ Target = tuple[Callable[..., Any], list[str], tuple[str, ...]]
 
 
 def targets() -> dict[str, Target]:
-    """Each function, constructor, method and property: what to call, hints for its parameters, names of keywords."""
+    """Each function, constructor, method and property: the callable, hints for its parameters, names of keywords."""
     found: dict[str, Target] = {}
     for name, member in vars(_C).items():
         if isinstance(member, type):
@@ -248,7 +248,7 @@ def members_of(cls: type) -> Iterator[tuple[str, Target]]:
 
 
 def argument_lists(target: Target, values: Values, calls: int) -> Iterator[list[tuple[str, Any]]]:
-    """None at all, each value alone, and as many as the target takes, of which most are of the right kind."""
+    """No arguments, each value by itself, and as many as the target takes, most of them of the right kind."""
     _, hints, _ = target
     yield []
     for value in values.every():
@@ -259,7 +259,7 @@ def argument_lists(target: Target, values: Values, calls: int) -> Iterator[list[
         yield [values.choose("any") for _ in range(len(hints) + 1)]
 
 
-#: Where a call is made.
+#: The situations in which a call is made.
 PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "outside": contextlib.nullcontext,
     "in fake_mode": fake_mode,
@@ -268,7 +268,7 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def try_once(target: Target, given: list[Any]) -> str | None:
-    """What is wrong with how a call ends; None where nothing is."""
+    """Describes what is wrong with the outcome of a call; None if nothing is."""
     function, _, keywords = target
     try:
         if keywords:
@@ -304,7 +304,7 @@ def try_out(target: Target, values: Values, calls: int, now: Callable[[str], Non
 
 
 def in_a_process(name: str, target: Target, values: Values, calls: int) -> dict[str, Any]:
-    """Forks, so that a crash is that of one target, and says with which arguments."""
+    """Runs in a forked process, so that a crash only affects one target, and reports the arguments."""
     note = mmap.mmap(-1, 4096)
     read, write = os.pipe()
     child = os.fork()
@@ -344,7 +344,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     values, found = Values(options.seed), targets()
     gc.collect()
-    gc.freeze()  # so that a child's collector leaves alone, and unshared, what it did not make
+    gc.freeze()  # so that a child's collector leaves objects of the parent alone, and their pages shared
     for name in options.targets or found:
         print(json.dumps(in_a_process(name, found[name], values, options.calls)), flush=True)
 
@@ -353,4 +353,4 @@ if __name__ == "__main__":
     assert torchfake.__file__
     main()
     sys.stdout.flush()
-    os._exit(0)  # some of the values do not go quietly when the interpreter ends
+    os._exit(0)  # some of the values cause errors at interpreter exit

@@ -1,7 +1,7 @@
-"""Questions about PyTorch and real tensors, whose answers torchfake must not change: `harmless_questions.py SITUATION`.
+"""Queries of PyTorch and real tensors whose results torchfake must not change: `harmless_questions.py SITUATION`.
 
-Prints the answers as JSON. Run by test_harmless_import.py, in a process for each situation. A question that raises is
-answered by its error.
+Prints the results as JSON. Run by test_harmless_import.py, in a process for each situation. The result of a query that
+raises is its error.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def numbers(*size: int) -> torch.Tensor:
     return torch.linspace(-1, 2, count).reshape(size)
 
 
-# ---- What PyTorch says of itself -------------------------------------------------------------------------------------
+# ---- PyTorch's properties --------------------------------------------------------------------------------------------
 
 ask(
     config=torch.__config__.show,
@@ -102,7 +102,7 @@ ask(
     name_of_a_function=lambda: (torch.asarray.__name__, torch.cuda.set_device.__qualname__, torch.cuda.__name__),
 )
 
-# ---- Devices that are absent -----------------------------------------------------------------------------------------
+# ---- Absent devices --------------------------------------------------------------------------------------------------
 
 for kind in DEVICE_TYPES:
     ask(
@@ -146,7 +146,7 @@ ask(
 
 # ---- The dispatcher --------------------------------------------------------------------------------------------------
 
-#: Asked where torchfake is not active alone: while it is, its kernels are there.
+#: Only queried when torchfake is not active: while it is, its kernels are registered.
 OF_INACTIVE = ("table_of_", "computed_kernel_", "backends_of_")
 for op in (
     "add.Tensor",
@@ -451,12 +451,12 @@ def answer(question: Callable[[], Any]) -> str:
         text = describe(question())
     except Exception as error:
         text = f"{type(error).__module__}.{type(error).__name__}: {error}"
-    # Neither addresses nor lines of the sources differ for a reason.
+    # Addresses and source lines may differ.
     return re.sub(r"0x[0-9a-f]+", "0x", text)
 
 
 def use_torchfake() -> None:
-    """A mode that comes and goes, with a program that meets most of what torchfake replaces."""
+    """Enters and leaves a mode, with a program that uses most of what torchfake replaces."""
     import torchfake
 
     with torchfake.fake_mode():

@@ -1,4 +1,4 @@
-"""What a fake is compared by: everything a program can see of a tensor but its values."""
+"""The properties by which fakes are compared: everything that a program can see of a tensor except its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchfake import fake_mode, is_fake
 
 
 def metadata(tensor: Tensor) -> dict[str, Any]:
-    """All that must agree with a real tensor, the device aside."""
+    """All properties that must agree with a real tensor, except the device."""
     inference = tensor.is_inference()
     return {
         "type": type(tensor),
@@ -50,7 +50,7 @@ def tensors_in(result: Any) -> list[Tensor]:
 def assert_same_metadata(
     fake: Any, real: Any, *, device: str | torch.device | None = None, ignored: tuple[str, ...] = ()
 ) -> None:
-    """`fake` holds fakes, on `device` if given, that look like the tensors of `real`; other values are equal."""
+    """`fake` must hold fakes, on `device` if given, that match the tensors of `real`, and the same other values."""
     fake_leaves, real_leaves = tree_leaves(fake), tree_leaves(real)
     assert len(fake_leaves) == len(real_leaves)
     for position, (got, expected) in enumerate(zip(fake_leaves, real_leaves, strict=True)):
@@ -70,7 +70,7 @@ def assert_same_metadata(
 def assert_answers_like_real(
     call: Callable[[], Any], *, while_fake: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> None:
-    """What `call` returns or raises for real, it does on fakes of unknown values; twice, for the cache."""
+    """Checks that `call` has the same result or error on fakes of unknown values; twice, for the cache."""
     try:
         real = call()
     except Exception as error:
@@ -86,7 +86,7 @@ def assert_answers_like_real(
 
 
 def assert_like_real(program: Callable[[], Any], *, device: str | torch.device | None = "cpu") -> Any:
-    """Runs `program` for real and in the mode, compares what it returns, and gives back the fake result."""
+    """Runs `program` for real and in the mode, compares the results, and returns the fake one."""
     real = program()
     with fake_mode():
         fake = program()

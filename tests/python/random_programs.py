@@ -1,4 +1,4 @@
-"""Writes random programs: lists of Python expressions over `p`, the tensors so far."""
+"""Generates random programs: lists of Python expressions over `p`, the tensors so far."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def broadcast(a: Tensor, b: Tensor) -> bool:
 
 
 class Writer:
-    """Writes the next line of a program, looking at the tensors it has so far."""
+    """Writes the next line of a program, based on the tensors so far."""
 
     def __init__(self, seed: int, pool: Pool) -> None:
         self.rng = random.Random(seed)
@@ -28,7 +28,7 @@ class Writer:
         return index, self.pool[index]
 
     def like(self, tensor: Tensor) -> int:
-        """Another tensor: often one that broadcasts with this one, sometimes any."""
+        """Another tensor: usually one that broadcasts with this one, sometimes any."""
         fitting = [i for i, other in enumerate(self.pool) if other is not None and broadcast(other, tensor)]
         return self.rng.choice(fitting) if fitting and self.rng.random() < 0.9 else self.pick()[0]
 
@@ -43,7 +43,7 @@ class Writer:
         return f"torch.{self.rng.choice(DTYPES)}"
 
     def regrouped(self, tensor: Tensor) -> tuple[int, ...]:
-        """A shape with as many elements, or nearly so."""
+        """A shape with the same number of elements, or nearly so."""
         sizes = list(tensor.shape) or [1]
         self.rng.shuffle(sizes)
         while len(sizes) > 1 and self.rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Autograd runs on fakes and leaves what it leaves on real tensors."""
+"""Autograd on fakes has the same effects as on real tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real kernels refuse, fakes refuse: dtypes, sizes and overlaps that meta kernels let pass."""
+"""Fakes refuse what real kernels refuse: dtypes, sizes and overlaps that meta kernels accept."""
 
 from __future__ import annotations
 

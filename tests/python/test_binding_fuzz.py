@@ -1,4 +1,4 @@
-"""Any value handed to any function of `torchfake._C` gives an answer or an error, and never ends the process."""
+"""Any value passed to any function of `torchfake._C` gives a result or an error, and never ends the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape cache changes no answer: it counts, is bounded, and agrees with the kernels."""
+"""The shape cache changes no result: it counts, is bounded, and agrees with the kernels."""
 
 from __future__ import annotations
 

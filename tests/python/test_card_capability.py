@@ -1,4 +1,4 @@
-"""Which kernels answer follows the claimed card: attention, recurrent networks, convolutions, scaled products."""
+"""The claimed card determines the kernels: attention, recurrent networks, convolutions, scaled products."""
 
 import pytest
 import torch

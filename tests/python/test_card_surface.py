@@ -1,5 +1,7 @@
-"""All of torch.cuda and its kin, as a program may ask: the same questions to virtual cards and, where there is one, to
-a real GPU. A body says nothing of which it runs on: what is answered has to agree with itself."""
+"""The whole interface of torch.cuda: the same calls to virtual cards and, if available, a real GPU.
+
+Tests do not depend on which one they run on: they check that results are consistent.
+"""
 
 import contextlib
 import warnings

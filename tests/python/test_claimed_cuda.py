@@ -1,4 +1,4 @@
-"""GPUs this machine does not have: claimed inside the mode, as absent as before outside."""
+"""GPUs this machine does not have: claimed inside the mode, absent outside as before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchfake inspect`: the table, the JSON, and what it says about bad input. `torchfake trace` is in test_trace.py."""
+"""`torchfake inspect`: the table, the JSON, and errors for bad input. `torchfake trace` is in test_trace.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries of operators that were compiled for CUDA load in a mode with cards, beside a PyTorch that has no CUDA."""
+"""Operator libraries compiled for CUDA load in a mode with cards, with a PyTorch that has no CUDA."""
 
 from __future__ import annotations
 

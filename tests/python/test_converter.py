@@ -1,4 +1,4 @@
-"""Real tensors converted by a mode: once each, with their place in autograd and in each other's memory."""
+"""Real tensors converted by a mode: once each, with their autograd roles and shared memory."""
 
 from __future__ import annotations
 

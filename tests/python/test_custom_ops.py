@@ -1,4 +1,4 @@
-"""Operators of users: with a fake implementation, with a decomposition, with a CPU kernel alone, with nothing."""
+"""User-defined operators: with a fake implementation, a decomposition, only a CPU kernel, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a fake for data it has not: a typed error that names the operator and a way out; known values come out."""
+"""Accessing data that a fake lacks: a typed error that names the operator and a way out; known values are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes and values that only data tells, under a `ShapeEnv`: they are symbols without hints."""
+"""Data-dependent sizes and values with a `ShapeEnv`: they are symbols without hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharded tensors and modules over a process group that is not there either: one process stands for eight."""
+"""Sharded tensors and modules in a fake process group: one process represents eight."""
 
 from __future__ import annotations
 

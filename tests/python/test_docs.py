@@ -1,4 +1,4 @@
-"""The documentation builds as a site, and none of its links leads nowhere."""
+"""The documentation builds as a site without broken links."""
 
 from __future__ import annotations
 

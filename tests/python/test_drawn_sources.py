@@ -1,4 +1,4 @@
-"""Which C++ sources continuous integration looks at closely."""
+"""The selection of C++ sources that continuous integration checks closely."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small random draws are drawn, from the generators that the program seeds. See Note [Draws]."""
+"""Small random results are drawn from the generators that the program seeds. See Note [Draws]."""
 
 import pytest
 import torch

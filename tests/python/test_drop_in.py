@@ -1,4 +1,4 @@
-"""What code written for `torch._subclasses.fake_tensor` relies on, with the import renamed."""
+"""The properties that code written for `torch._subclasses.fake_tensor` relies on, with the import renamed."""
 
 import gc
 import pickle

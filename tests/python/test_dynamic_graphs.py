@@ -1,4 +1,4 @@
-"""`FakeTensorProp` with symbols, beside PyTorch's own pass, and `torchfake trace --dynamic`."""
+"""`FakeTensorProp` with symbols, compared with PyTorch's own pass, and `torchfake trace --dynamic`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of the libraries people use, whole, as `torchfake run` runs them. The extra `ecosystem` names these."""
+"""Whole programs using popular libraries, run by `torchfake run`. The extra `ecosystem` lists these."""
 
 from __future__ import annotations
 

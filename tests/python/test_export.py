@@ -1,4 +1,4 @@
-"""`torch.export` of models of fakes, on samples that are fakes."""
+"""`torch.export` of models of fakes, with fakes as example inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that makes a tensor makes a fake in the mode, on the device it would have been on."""
+"""Everything that creates a tensor creates a fake in the mode, on the same device."""
 
 from __future__ import annotations
 

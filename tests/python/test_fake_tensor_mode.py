@@ -1,4 +1,4 @@
-"""FakeTensorMode: its options, what it refuses, the constants it keeps."""
+"""FakeTensorMode: its options, refusals, and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`FakeTensorProp`: what it writes to a graph's nodes is what real tensors give, and what PyTorch's own pass writes."""
+"""`FakeTensorProp`: the values it stores in a graph's nodes match real tensors and PyTorch's own pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages with figures are written from the JSON files of runs."""
+"""The pages with figures are generated from the JSON files of runs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`torchfake fit`: the largest value that fits, by few runs, and the measures against a full card."""
+"""`torchfake fit`: the largest value that fits, found in few runs, and the measures to save memory."""
 
 from __future__ import annotations
 

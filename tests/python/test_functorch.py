@@ -1,4 +1,4 @@
-"""torch.func transforms see through fakes."""
+"""torch.func transforms work on fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs, run step by step on real CPU tensors and on fakes: each step must leave the same.
+"""Random programs, run step by step on real CPU tensors and on fakes: the results of each step must agree.
 
 A failure prints the seed and the lines that matter; `run(seed)` runs that program again.
 """

@@ -1,4 +1,4 @@
-"""Importing torchfake, and a mode that has come and gone, change no answer about real tensors and cost them nothing."""
+"""Importing torchfake, or having used a mode, changes no result for real tensors and adds no cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that take functions: on fakes they give the metadata that they give on real tensors."""
+"""Higher-order operators give the same metadata on fakes as on real tensors."""
 
 from __future__ import annotations
 

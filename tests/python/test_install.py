@@ -1,4 +1,4 @@
-"""What an installed torchfake brings: the CMake package, the headers, the stubs; and the build's own messages."""
+"""The contents of an installed torchfake (CMake package, headers, stubs), and the build's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiler, tracers and tools of PyTorch, given fakes and modes of torchfake, beside PyTorch's own fakes."""
+"""PyTorch's compiler, tracers and tools with fakes and modes of torchfake, compared with PyTorch's own fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of PyTorch's in Python that fail of themselves: what reaches the caller is an error of the operator."""
+"""PyTorch's Python kernels that fail internally: the caller gets an error of the operator."""
 
 from __future__ import annotations
 

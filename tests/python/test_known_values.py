@@ -1,4 +1,4 @@
-"""Values that follow from constants are known; nothing else is, and nothing is guessed."""
+"""Values derived from constants are known; no others are, and none are guessed."""
 
 from __future__ import annotations
 

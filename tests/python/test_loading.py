@@ -1,4 +1,4 @@
-"""`torch.load` and `load_state_dict` with fakes: what a file brings inside the mode, and that its data is not read."""
+"""`torch.load` and `load_state_dict` with fakes: files give fakes in the mode, and their data is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole workloads: the memory that the model says, beside what was recorded on a real card."""
+"""Whole workloads: the memory predicted by the model, compared with recordings of a real card."""
 
 from __future__ import annotations
 

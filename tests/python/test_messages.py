@@ -1,4 +1,4 @@
-"""What errors about unknown values say: what the user wrote, where, and a way out that exists."""
+"""Errors about unknown values name the user's expression, its location, and a way out that exists."""
 
 import pytest
 import torch

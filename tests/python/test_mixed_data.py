@@ -1,4 +1,4 @@
-"""Real data that meets fakes: it is converted on the way in, and never written to."""
+"""Real data mixed with fakes is converted on the way in, and never written to."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Fakes next to real tensors, devices next to each other, exceptions and threads: typed errors, and no state left."""
+"""Fakes mixed with real tensors, mixed devices, exceptions and threads: typed errors, and no state left behind."""
 
 from __future__ import annotations
 

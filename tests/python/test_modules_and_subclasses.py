@@ -1,4 +1,4 @@
-"""Modules, parameters and tensor subclasses hold fakes as they hold real tensors."""
+"""Modules, parameters and tensor subclasses hold fakes like real tensors."""
 
 from __future__ import annotations
 

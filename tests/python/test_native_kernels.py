@@ -1,4 +1,4 @@
-"""Operators that Python has kernels for on the Meta key: C++ answers, as the real CPU kernels do."""
+"""Operators with Python kernels on the Meta key: the C++ kernels give the results of the real CPU kernels."""
 
 from __future__ import annotations
 

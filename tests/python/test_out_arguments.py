@@ -1,4 +1,4 @@
-"""out= arguments: resized, laid out and refused as the real kernels do."""
+"""out= arguments: resized, laid out and refused like the real kernels do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fakes print as PyTorch prints tensors without data, with fake=True."""
+"""Fakes print like PyTorch's tensors without data, with fake=True."""
 
 from __future__ import annotations
 

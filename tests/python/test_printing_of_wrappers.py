@@ -1,4 +1,4 @@
-"""Subclasses and wrappers of fakes print as PyTorch prints them around meta tensors."""
+"""Subclasses and wrappers of fakes print like those around meta tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated pages say of which commit they are, and a page of other sources is found."""
+"""Generated pages name their commit, and a page from other sources is detected."""
 
 import sys
 from pathlib import Path

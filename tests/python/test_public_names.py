@@ -1,4 +1,4 @@
-"""The public names: documented on one page, typed, and kept under their old names where they were renamed."""
+"""The public names: documented on one page, typed, and available under their old names if they were renamed."""
 
 from __future__ import annotations
 

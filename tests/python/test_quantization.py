@@ -1,4 +1,4 @@
-"""Training that simulates quantization, against real CPU tensors."""
+"""Quantization-aware training, compared with real CPU tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized fakes, against real ones. PyTorch's own fakes make a float tensor in their place, or refuse."""
+"""Quantized fakes, compared with real tensors. PyTorch's own fakes create a float tensor instead, or refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real values that travel along, on claimed GPUs: what their own kernels compute is computed by the CPU's."""
+"""Real values computed along with fakes on claimed GPUs: GPU-only kernels are computed by CPU equivalents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One source for several releases of PyTorch: what a build is for, what differs, and where refusals come from."""
+"""One source for several PyTorch releases: which one a build is for, the differences, and where refusals come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large tensors that repeat few values are known like small ones, and forgotten like them."""
+"""Large tensors with few distinct values are known like small ones, and forgotten like them."""
 
 from __future__ import annotations
 

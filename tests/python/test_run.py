@@ -1,4 +1,4 @@
-"""`torchfake run`: whole programs on cards that are not there, their exit codes, and the report at the end."""
+"""`torchfake run`: whole programs on virtual cards, their exit codes, and the final report."""
 
 from __future__ import annotations
 

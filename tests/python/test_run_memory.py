@@ -1,4 +1,4 @@
-"""`torchfake run` and memory: the exit code of a full card, runs past its size, and the files it writes."""
+"""`torchfake run` and memory: the exit code for a full card, runs past its size, and the files it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with a dtype of their own: of scaled float8 matrices, of quantized weights, and of halves in float."""
+"""Products with a separate result dtype: scaled float8 matrices, quantized weights, and half precision in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fakes in pickles, copies and other processes: fakes again, with the same device, aliases and known values."""
+"""Fakes in pickles, copies and other processes stay fakes, with the same device, aliases and known values."""
 
 from __future__ import annotations
 

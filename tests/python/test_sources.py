@@ -1,4 +1,4 @@
-"""Rules that the sources keep, checked by the scripts in tools/."""
+"""Rules for the sources, checked by the scripts in tools/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse fakes: COO, CSR, CSC, BSR and BSC, beside real tensors and beside PyTorch's own fakes."""
+"""Sparse fakes (COO, CSR, CSC, BSR, BSC), compared with real tensors and PyTorch's own fakes."""
 
 from __future__ import annotations
 

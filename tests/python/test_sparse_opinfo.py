@@ -1,4 +1,4 @@
-"""Every operator that takes sparse tensors, on PyTorch's own samples: fakes beside real tensors and PyTorch's fakes."""
+"""Every operator on sparse tensors, on PyTorch's samples: fakes compared with real tensors and PyTorch's fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins: what is answered in the place of unknown values, and that it is told. See Note [Stand-ins]."""
+"""Stand-ins: the values returned for unknown ones, and their reports. See Note [Stand-ins]."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Writes to the storage of a fake, past every operator: what was known is known no more."""
+"""Writes to the storage of a fake without an operator invalidate its known values."""
 
 from __future__ import annotations
 

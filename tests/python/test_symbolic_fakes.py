@@ -1,4 +1,4 @@
-"""Fakes with symbolic sizes: what operators return is compared with the real operator at other sizes."""
+"""Fakes with symbolic sizes: the results are compared with the real operator at other sizes."""
 
 from __future__ import annotations
 

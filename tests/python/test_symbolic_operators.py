@@ -1,4 +1,4 @@
-"""OpInfo samples with symbolic sizes: at other sizes that the guards allow, expressions and real operators agree."""
+"""OpInfo samples with symbolic sizes: expressions and real operators agree at other sizes that the guards allow."""
 
 from __future__ import annotations
 

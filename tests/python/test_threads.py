@@ -1,4 +1,4 @@
-"""Many threads at once: modes, caches, conversions and scopes that overlap, in every order."""
+"""Many threads at once: overlapping modes, caches, conversions and scopes, in every order."""
 
 from __future__ import annotations
 

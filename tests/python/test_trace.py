@@ -1,4 +1,4 @@
-"""`torchfake trace`: the graph it prints, as a table and as JSON, and the inputs it makes."""
+"""`torchfake trace`: the graph as a table and as JSON, and the inputs it creates."""
 
 from __future__ import annotations
 

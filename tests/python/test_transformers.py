@@ -1,4 +1,4 @@
-"""The fused layers that torch.nn's transformers run in evaluation, against real CPU tensors."""
+"""The fused layers used by torch.nn's transformers in evaluation, compared with real CPU tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of small tensors whose values are not known: what they say, where they end, and what they never claim."""
+"""Bounds of small tensors with unknown values: how they are derived, when they end, and what they never imply."""
 
 import pytest
 import torch

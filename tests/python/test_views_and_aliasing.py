@@ -1,4 +1,4 @@
-"""Views, storages, in-place writes and version counters are those of real tensors."""
+"""Views, storages, in-place writes and version counters behave like those of real tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cards of a mode: what torch.cuda and torch.accelerator say of them, their memory, streams, events and graphs."""
+"""The cards of a mode: their properties in torch.cuda and torch.accelerator, memory, streams, events and graphs."""
 
 import copy
 

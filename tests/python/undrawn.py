@@ -1,4 +1,4 @@
-"""`fake_mode` without draws, for tests about unknown values: a small random tensor is one of them here."""
+"""`fake_mode` without draws, for tests about unknown values: small random tensors are unknown, too."""
 
 from __future__ import annotations
 

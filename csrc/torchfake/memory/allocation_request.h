@@ -1,4 +1,4 @@
-// What the allocator model is looking for while it allocates.
+// The request that the allocator model is serving while it allocates.
 #pragma once
 
 #include <torchfake/memory/block.h>
@@ -14,7 +14,7 @@ inline size_t round_up(size_t size, size_t multiple) {
 struct CachingAllocator::Request {
   size_t requested = 0;
   size_t size = 0;  // rounded
-  size_t segment = 0;  // of a new segment
+  size_t segment = 0;  // size of a new segment
   c10::StreamId stream = 0;
   BlockPool* pool = nullptr;
   bool expandable = false;

@@ -14,7 +14,7 @@ namespace torchfake::memory {
 
 namespace {
 
-// Tokens of "key:value,key:[a:1,>:2]", with a place to read from.
+// A cursor over the tokens of "key:value,key:[a:1,>:2]".
 class Tokens {
  public:
   explicit Tokens(std::string_view text) {
@@ -105,7 +105,7 @@ size_t at_least_a_segment(const std::string& word, std::string_view key, const A
   return mebibytes(value);
 }
 
-// Either one number of divisions for all sizes, or "[64:8,256:4,>:1]": from which size in MiB which holds.
+// Either one number of divisions for all sizes, or "[64:8,256:4,>:1]": the divisions by size in MiB.
 void read_divisions(Tokens& tokens, AllocatorConfig& config) {
   constexpr std::string_view kKey = "roundup_power2_divisions";
   auto& divisions = config.roundup_power2_divisions;
@@ -140,7 +140,7 @@ void read_divisions(Tokens& tokens, AllocatorConfig& config) {
   }
 }
 
-// The options of host memory, of locks, and of graphs that have no effect on what is allocated.
+// Options for host memory, locks and graphs that do not affect allocations.
 bool has_no_effect(std::string_view key) {
   constexpr std::array kKeys{
       std::string_view("pinned_use_background_threads"),
@@ -201,7 +201,7 @@ size_t AllocatorConfig::divisions_for(size_t nbytes) const {
 AllocatorConfig parse_allocator_config(std::string_view text) {
   AllocatorConfig config;
   config.text = text;
-  // The size of segments first, wherever it stands: it is the least that others may be.
+  // The segment size is parsed first, wherever it appears: it is the minimum for other options.
   for (const bool segments_only : {true, false}) {
     if (!segments_only) {
       config.max_non_split_rounding_size = config.large_segment_size;
@@ -212,7 +212,7 @@ AllocatorConfig parse_allocator_config(std::string_view text) {
       const std::string key = tokens.next("an option");
       const bool is_segments = key == "large_segment_size_mb";
       if (segments_only && !is_segments) {
-        // Read for where it ends; what is wrong with it is said in the second pass.
+        // Parsed only to skip it; its errors are reported in the second pass.
         ignored.large_segment_size = 0;
       }
       read_option(key, tokens, segments_only && !is_segments ? ignored : config);

@@ -1,4 +1,4 @@
-// The options of PyTorch's caching allocator (PYTORCH_ALLOC_CONF), as the model of it understands them.
+// The options of PyTorch's caching allocator (PYTORCH_ALLOC_CONF), as interpreted by the model.
 #pragma once
 
 #include <torch/version.h>
@@ -14,20 +14,20 @@ namespace torchfake::memory {
 
 inline constexpr size_t kMiB = size_t{1} << 20;
 
-// What differs between releases of PyTorch in what the allocator does with the same calls.
+// Differences between PyTorch releases in how the allocator responds to the same calls.
 struct AllocatorRelease {
-  int minor = TORCH_VERSION_MINOR;  // of PyTorch 2
+  int minor = TORCH_VERSION_MINOR;  // the minor version of PyTorch 2
 
-  // Of free blocks of one size, the one whose segment is older is taken, not the one at the lower address.
+  // Among free blocks of the same size, the one in the older segment is taken, instead of the one at the lower address.
   bool prefers_older_segments() const {
     return minor >= 13;
   }
-  // A scope that diverts allocations to a pool of the user's holds back what a graph's capture would: blocks used on
-  // other streams are not taken back, and nothing is given back to the driver.
+  // A scope that redirects allocations to a user's pool has the restrictions of a graph capture: blocks used on other
+  // streams are not reclaimed, and no memory is returned to the driver.
   bool pool_scope_is_capture() const {
     return minor < 13;
   }
-  // cuBLASLt takes the workspace of cuBLAS instead of one of its own.
+  // cuBLASLt uses the workspace of cuBLAS instead of its own.
   bool shares_cublas_workspace() const {
     return minor >= 13;
   }
@@ -40,21 +40,22 @@ struct AllocatorConfig {
   double garbage_collection_threshold = 0;
   double per_process_memory_fraction = 1;
   bool expandable_segments = false;
-  // By the power of two at or below the size in MiB: 1, 2, 4 ... 32768. 0 and 1 round to 512 bytes alone.
+  // Indexed by the power of two at or below the size in MiB: 1, 2, 4 ... 32768. 0 and 1 only round to 512 bytes.
   std::array<size_t, 16> roundup_power2_divisions{};
   AllocatorRelease release;
-  std::string text;  // what was parsed
+  std::string text;  // the parsed text
 
-  // The divisions that hold for an allocation of `nbytes`.
+  // The number of divisions for an allocation of `nbytes`.
   size_t divisions_for(size_t nbytes) const;
 };
 
-// Reads what PYTORCH_ALLOC_CONF may hold: "max_split_size_mb:128,expandable_segments:True". Options that concern host
-// memory or locks are accepted and have no effect here. Throws c10::ValueError for what PyTorch refuses, and for
-// backend:cudaMallocAsync, which is another allocator.
+// Parses a value of PYTORCH_ALLOC_CONF: "max_split_size_mb:128,expandable_segments:True". Options for host memory or
+// locks are accepted and have no effect. Throws c10::ValueError for values that PyTorch rejects, and for
+// backend:cudaMallocAsync, which is a different allocator.
 AllocatorConfig parse_allocator_config(std::string_view text);
 
-// That of the environment: PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, else the defaults. Throws as above.
+// The configuration from the environment: PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, else the defaults. Throws
+// as above.
 AllocatorConfig allocator_config_of_environment();
 
 }  // namespace torchfake::memory

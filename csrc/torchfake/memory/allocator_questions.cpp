@@ -1,4 +1,4 @@
-// What the allocator model is asked and told beside allocations: statistics, limits, private pools, snapshots.
+// The allocator model's queries and settings: statistics, limits, private pools, snapshots.
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
@@ -194,7 +194,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   const std::lock_guard lock(mutex_);
   std::vector<SegmentInfo> segments;
   for_each_block([&](const Block* head) {
-    // Of an expandable segment, each range with memory is one.
+    // Each mapped range of an expandable segment is a segment of its own.
     if (!head->is_mapped || (head->prev != nullptr && head->prev->is_mapped)) {
       return;
     }

@@ -1,4 +1,4 @@
-// The statistics of PyTorch's caching allocator: the figures behind torch.cuda.memory_stats().
+// The statistics of PyTorch's caching allocator, as reported by torch.cuda.memory_stats().
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Stat {
   }
 };
 
-// Of both pools together, and of each.
+// For both pools together, and for each.
 struct StatArray {
   enum Part : uint8_t { kAll, kSmallPool, kLargePool };
   std::array<Stat, 3> parts;
@@ -48,7 +48,7 @@ struct StatArray {
   }
 };
 
-// Names a pool of a graph or of the user; {0, 0} is the default one.
+// Identifies a pool of a graph or of the user; {0, 0} is the default pool.
 struct PoolId {
   uint64_t first = 0;
   uint64_t second = 0;
@@ -63,8 +63,8 @@ struct DeviceStats {
   // Counts
   StatArray allocation;
   StatArray segment;
-  StatArray active;  // allocated, or used by another stream
-  StatArray inactive_split;  // free parts of segments in use
+  StatArray active;  // allocated, or in use by another stream
+  StatArray inactive_split;  // free parts of segments that are in use
   Stat oversize_allocations;
   Stat oversize_segments;
   int64_t num_alloc_retries = 0;
@@ -81,7 +81,7 @@ struct DeviceStats {
   StatArray requested_bytes;
   std::map<PoolId, StatArray> reserved_bytes_by_private_pools;
 
-  // Calls `f` with the name and the array of each statistic that has one, in the order of their names.
+  // Calls `f` with the name and the array of each statistic of array type, ordered by name.
   template <typename Self, typename F>
   static void for_each_array(Self& self, F&& f) {
     f("active", self.active);

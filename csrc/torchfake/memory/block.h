@@ -1,4 +1,4 @@
-// The parts that the allocator model works on: blocks, the pools of free ones, and segments that grow.
+// The building blocks of the allocator model: blocks, pools of free blocks, and expandable segments.
 #pragma once
 
 #include <torchfake/memory/caching_allocator.h>
@@ -7,7 +7,7 @@
 
 namespace torchfake::memory {
 
-// A range of a segment. The blocks of a segment are a list, ordered by address.
+// A range of a segment. The blocks of a segment form a list, ordered by address.
 struct Block {
   uint64_t address = 0;
   size_t size = 0;
@@ -17,13 +17,13 @@ struct Block {
   BlockPool* pool = nullptr;
   c10::StreamId stream = 0;
   ExpandableSegment* expandable = nullptr;
-  // Other streams that use it; null for none, which is nearly always so.
+  // Other streams that use it; null if there are none, which is the common case.
   std::unique_ptr<std::set<c10::StreamId>> stream_uses;
-  int64_t age_base = 0;  // the pool's count of searches when it became free
-  int32_t registration = 0;  // counts segments
+  int64_t age_base = 0;  // the pool's search count when it became free
+  int32_t registration = 0;  // a counter of segments
   int32_t event_count = 0;
   bool is_allocated = false;
-  bool is_mapped = true;  // false for address space of an expandable segment that has no memory
+  bool is_mapped = true;  // false for address space of an expandable segment without memory
 
   bool is_split() const {
     return prev != nullptr || next != nullptr;
@@ -92,7 +92,7 @@ struct BlockPool {
       free.insert(std::move(spare_node));
     }
   }
-  // A block that is taken is mostly split, and its rest inserted: with the same node.
+  // A block that is taken is usually split and its rest reinserted, with the same node.
   void take(Free::iterator at) {
     spare_node = free.extract(at);
   }
@@ -118,7 +118,7 @@ inline PoolId BlockPool::id() const {
   return owner == nullptr ? PoolId{} : owner->id;
 }
 
-// Address space into which memory is mapped, in pages of `page` bytes.
+// Address space into which memory is mapped in pages of `page` bytes.
 struct ExpandableSegment {
   uint64_t address = 0;
   size_t size = 0;

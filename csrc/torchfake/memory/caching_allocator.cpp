@@ -14,11 +14,11 @@ namespace {
 using Action = TraceEntry::Action;
 
 constexpr size_t kMinBlock = 512;
-constexpr size_t kSmallSize = kMiB;  // what is larger belongs to the large pool
-constexpr size_t kMinLarge = 10 * kMiB;  // from here on a segment is made to measure
+constexpr size_t kSmallSize = kMiB;  // larger sizes belong to the large pool
+constexpr size_t kMinLarge = 10 * kMiB;  // from this size on, a segment is made to fit
 constexpr size_t kRoundLarge = 2 * kMiB;
 
-// The next of `divisions` equal steps between two powers of two.
+// Rounds up to the next of `divisions` equal steps between two powers of two.
 size_t round_to_division(size_t size, size_t divisions) {
   if (std::has_single_bit(size)) {
     return size;
@@ -28,7 +28,7 @@ size_t round_to_division(size_t size, size_t divisions) {
   return step == 0 ? floor << 1 : (size + step - 1) & ~(step - 1);
 }
 
-// What a free block could grow to.
+// The size to which a free block could grow.
 size_t size_with_room(const Block* block) {
   return block->size + (block->next != nullptr && !block->next->is_mapped ? block->next->size : 0);
 }
@@ -163,7 +163,7 @@ Block* CachingAllocator::find_free(Request& request) {
   }
   if ((*found)->expandable != nullptr) {
     if (request.expandable) {
-      // A block that can grow counts as large as it can become: a larger one that cannot grow that far fits better.
+      // An expandable block counts as the size to which it can grow. A larger block with less room to grow fits better.
       for (auto next = std::next(found);
            (*found)->expandable != nullptr && is_ours(next) && size_with_room(*next) < size_with_room(*found);
            ++next) {
@@ -290,7 +290,7 @@ void CachingAllocator::free(Block* block) {
   }
 }
 
-// The block waits for what the streams that use it have been given to do.
+// The block waits for the work queued on the streams that use it.
 void CachingAllocator::record_events(Block* block) {
   const auto streams = std::exchange(block->stream_uses, nullptr);
   for (const c10::StreamId stream : *streams) {
@@ -332,12 +332,12 @@ void CachingAllocator::take_back(Block* block) {
   stats_.requested_bytes.decrease(pool.is_small, requested);
 }
 
-// Makes one block of `block` and a neighbour that is free, and returns how much that added.
+// Merges `block` with a free neighbour, and returns the number of bytes added.
 size_t CachingAllocator::merge(Block* block, Block* neighbour) {
   if (neighbour == nullptr || !neighbour->is_free() || block->is_mapped != neighbour->is_mapped) {
     return 0;
   }
-  // Before its neighbours change: the sets are ordered by what changes.
+  // Done before the neighbour changes: the sets are ordered by the fields that change.
   BlockPool& pool = *block->pool;
   if (neighbour->is_mapped) {
     pool.take(pool.free.find(neighbour));

@@ -1,4 +1,4 @@
-// A model of PyTorch's caching allocator on one device: which blocks and segments a program's allocations take.
+// A model of PyTorch's caching allocator on one device: the blocks and segments that a program's allocations take.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,17 +21,18 @@ namespace torchfake::memory {
 // Note [The allocator model]
 //
 // Given the same calls as c10::cuda::CUDACachingAllocator, the model takes the same blocks of the same segments; tests
-// hold it to recordings of a real card, event by event. What it does:
+// compare it with recordings of a real card, event by event. What it does:
 //
-//   - A size is rounded up to 512 bytes, or to a division of a power of two. Up to 1 MiB it belongs to the small pool, else
-//     to the large one. Pools hold free blocks ordered by stream, size, and age or address: the first that is large enough
-//     is taken, and split where the rest is worth keeping.
-//   - Where there is none, a segment is taken from the card: 2 MiB for the small pool, 20 MiB for sizes below 10 MiB, else
-//     the size rounded to 2 MiB. With expandable segments, memory is mapped to the end of the stream's one segment instead.
-//   - Where the card refuses, cached segments are given back and the card is asked again; then the call ends with an
+//   - A size is rounded up to 512 bytes, or to a division of a power of two. Sizes up to 1 MiB belong to the small
+//     pool, larger ones to the large pool. Pools hold free blocks ordered by stream, size, and age or address: the
+//     first that is large enough is taken, and split if the rest is worth keeping.
+//   - If there is none, a segment is allocated from the card: 2 MiB for the small pool, 20 MiB for sizes below 10 MiB,
+//     otherwise the size rounded to 2 MiB. With expandable segments, memory is mapped at the end of the stream's only
+//     segment instead.
+//   - If the card refuses, cached segments are returned and the request is repeated; after that the call fails with an
 //     out-of-memory error.
-//   - A freed block merges with free neighbours of its segment. One that another stream has used is free once that stream's
-//     work is done. There are no kernels here that take time: it is done at the next allocation.
+//   - A freed block merges with free neighbours in its segment. A block used by another stream becomes free once that
+//     stream's work is done. The model has no kernels that take time: the work is done by the next allocation.
 
 struct Block;
 struct BlockPool;
@@ -72,19 +73,19 @@ struct TraceEntry {
     kOutOfMemory,
   };
   Action action = Action::kAlloc;
-  uint64_t address = 0;  // the free bytes of the card, of kOutOfMemory
+  uint64_t address = 0;  // for kOutOfMemory: the free bytes of the card
   size_t size = 0;
   c10::StreamId stream = 0;
   PoolId pool;
 };
 
-// PyTorch's name of an action, as in a snapshot: "segment_alloc".
+// PyTorch's name of an action in snapshots: "segment_alloc".
 const char* to_string(TraceEntry::Action action);
 
-// Thread-safe. Blocks are valid until they are freed.
+// Thread-safe. Blocks are valid until freed.
 class CachingAllocator {
  public:
-  // `memory` is to outlive it.
+  // `memory` must outlive it.
   CachingAllocator(AllocatorConfig config, DeviceMemory& memory, c10::DeviceIndex device = 0);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
@@ -95,21 +96,21 @@ class CachingAllocator {
   // Throws c10::OutOfMemoryError with PyTorch's message.
   Block* allocate(size_t nbytes, c10::StreamId stream);
   void free(Block* block);
-  // `stream` uses the block: once freed, it waits for that stream.
+  // Marks the block as used by `stream`: once freed, it waits for that stream.
   void record_stream(Block* block, c10::StreamId stream);
 
-  // Allocations of all streams come from `pool`, which is made if there is none, until the scope ends. Nests.
+  // Until the scope ends, allocations of all streams come from `pool`, which is created if it does not exist. Nests.
   void begin_pool_scope(PoolId pool);
   void end_pool_scope();
-  // Nobody will allocate from the pool any more: empty_cache() may give its memory back.
+  // Declares that no more allocations will use the pool: empty_cache() may release its memory.
   void release_pool(PoolId pool);
 
-  // Gives segments without a block in use back to the card.
+  // Returns segments without blocks in use to the card.
   void empty_cache();
-  // A part of the card's memory, in [0, 1]; 1 lifts the limit. Throws c10::Error for others.
+  // Limits the share of the card's memory, in [0, 1]; 1 removes the limit. Throws c10::Error for other values.
   void set_memory_fraction(double fraction);
   double memory_fraction() const;
-  // Takes effect for what is allocated from now on. The release stays as it was.
+  // Applies to later allocations. The release is unchanged.
   void set_config(AllocatorConfig config);
   AllocatorConfig config() const;
 
@@ -118,13 +119,13 @@ class CachingAllocator {
   void reset_accumulated_stats();
   int64_t allocated_bytes() const;
   int64_t reserved_bytes() const;
-  // By address.
+  // Ordered by address.
   std::vector<SegmentInfo> snapshot() const;
-  // Bytes of a block, which may be more than were asked for; and its address.
+  // The size of a block, which may exceed the requested size, and its address.
   static size_t block_size(const Block* block);
   static uint64_t block_address(const Block* block);
 
-  // Called with every event, under the allocator's lock; null ends it.
+  // Called for every event, under the allocator's lock; null removes it.
   void set_trace(std::function<void(const TraceEntry&)> trace);
 
  private:
@@ -168,7 +169,7 @@ class CachingAllocator {
   DeviceMemory& memory_;
   const c10::DeviceIndex device_;
   std::optional<size_t> limit_;  // set_memory_fraction
-  size_t total_ = 0;  // of all segments
+  size_t total_ = 0;  // size of all segments
   int32_t registrations_ = 0;
   DeviceStats stats_;
   std::unique_ptr<BlockPool> small_;
@@ -176,10 +177,10 @@ class CachingAllocator {
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
   std::vector<PoolId> scopes_;
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
-  std::vector<std::pair<c10::StreamId, Block*>> events_;  // in the order in which they were recorded
-  std::vector<Block*> deferred_;  // freed while a graph is captured
-  std::vector<std::unique_ptr<Block>> blocks_;  // all there are, and have been
-  std::vector<Block*> spare_;  // deleted blocks, which have no pool, to be used again
+  std::vector<std::pair<c10::StreamId, Block*>> events_;  // in the order of recording
+  std::vector<Block*> deferred_;  // freed during a graph capture
+  std::vector<std::unique_ptr<Block>> blocks_;  // all blocks, existing and deleted
+  std::vector<Block*> spare_;  // deleted blocks without a pool, to be reused
   std::function<void(const TraceEntry&)> trace_;
 };
 

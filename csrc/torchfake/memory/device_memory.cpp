@@ -54,7 +54,7 @@ void CardMemory::free(uint64_t address, size_t nbytes) {
 }
 
 void CardMemory::free_addresses(uint64_t address, size_t nbytes) {
-  // Ordered downwards: the first region that does not begin above the address holds it.
+  // Ordered downwards: the first region that begins at or below the address contains it.
   const auto found = regions_.lower_bound(address);
   TORCH_INTERNAL_ASSERT(found != regions_.end());
   const auto range = found->second.ranges.find(address);

@@ -1,4 +1,4 @@
-// The memory of a card below the caching allocator: what cudaMalloc and the virtual memory calls would answer.
+// The memory of a card below the caching allocator: what cudaMalloc and the virtual memory functions return.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,28 @@
 
 namespace torchfake::memory {
 
-// Not thread-safe: its allocator's lock covers it.
+// Not thread-safe: covered by its allocator's lock.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // cudaMalloc: the address of `nbytes`, or nothing where there is too little left.
+  // cudaMalloc: the address of `nbytes`, or nothing if there is too little memory left.
   virtual std::optional<uint64_t> allocate(size_t nbytes) = 0;
   virtual void free(uint64_t address, size_t nbytes) = 0;
 
-  // Address space alone, and memory that is mapped into it: what expandable segments are made of.
+  // Address space alone, and memory mapped into it, for expandable segments.
   virtual uint64_t reserve_addresses(size_t nbytes) = 0;
   virtual void free_addresses(uint64_t address, size_t nbytes) = 0;
   virtual bool map(uint64_t address, size_t nbytes) = 0;
   virtual void unmap(uint64_t address, size_t nbytes) = 0;
 
-  virtual size_t total_bytes() const = 0;  // as cudaDeviceProp::totalGlobalMem says
-  virtual size_t free_bytes() const = 0;  // as cudaMemGetInfo says
+  virtual size_t total_bytes() const = 0;  // as in cudaDeviceProp::totalGlobalMem
+  virtual size_t free_bytes() const = 0;  // as in cudaMemGetInfo
 };
 
-// A card of `total` bytes, `taken` of which the context and the libraries hold. Addresses are given out as CUDA's driver
-// does: in regions of a multiple of 32 MiB, each below the one before; what is left of a region serves what fits into it.
+// A card with `total` bytes, of which the context and the libraries hold `taken`. Addresses are assigned as CUDA's
+// driver does: in regions of a multiple of 32 MiB, each below the previous one; the rest of a region is used for
+// requests that fit.
 class CardMemory final : public DeviceMemory {
  public:
   explicit CardMemory(size_t total, size_t taken = 0);
@@ -48,11 +49,11 @@ class CardMemory final : public DeviceMemory {
     return used < total_ ? total_ - used : 0;
   }
 
-  // Further memory that is in use outside of the allocator: a library's handle.
+  // Adds memory in use outside of the allocator: a library's handle.
   void take(size_t nbytes) {
     taken_ += nbytes;
   }
-  // Beyond the card's size nothing is refused any more.
+  // Whether requests beyond the card's size are granted.
   void set_unlimited(bool unlimited) {
     is_unlimited_ = unlimited;
   }

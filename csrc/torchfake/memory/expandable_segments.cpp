@@ -1,4 +1,4 @@
-// The allocator model's segments that grow: address space into which memory is mapped.
+// The allocator model's expandable segments: address space into which memory is mapped.
 #include <c10/util/Exception.h>
 
 #include <torchfake/memory/allocation_request.h>
@@ -35,7 +35,7 @@ Block* CachingAllocator::find_expandable(const Request& request) {
   }
   auto segment = std::make_unique<ExpandableSegment>();
   segment->page = pool.is_small ? kSmallSegment : config_.large_segment_size;
-  // An eighth more than the card has: memory may have to be mapped further up.
+  // An eighth more than the card's memory, because memory may have to be mapped at higher addresses.
   segment->size = round_up(memory_.total_bytes() + memory_.total_bytes() / 8, segment->page);
   segment->address = memory_.reserve_addresses(segment->size);
   Block like;
@@ -58,7 +58,7 @@ Block* CachingAllocator::expand_segment(Request& request) {
     return nullptr;
   }
   while (block->size < request.size) {
-    // The next one is unmapped; mapping it merges this one into it.
+    // The next block is unmapped; mapping it merges this one into it.
     Block* next = block->next;
     if (!map(next, std::min(request.size - block->size, next->size))) {
       return nullptr;

@@ -21,7 +21,7 @@ int64_t now_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
-// Of which events the stack is kept.
+// Whether the stack of such an event is kept.
 bool keeps_stack(Action action, Stacks stacks) {
   switch (action) {
     case Action::kAlloc:

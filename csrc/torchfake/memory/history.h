@@ -1,4 +1,4 @@
-// The history of a mode's allocations: what torch.cuda.memory._record_memory_history asks for.
+// The history of a mode's allocations, as requested by torch.cuda.memory._record_memory_history.
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
@@ -19,13 +19,13 @@ namespace torchfake::memory {
 using StackPtr = std::shared_ptr<c10::GatheredContext>;
 
 struct HistoryOptions {
-  enum class Stacks : uint8_t { kNone, kState, kAlloc, kAll };  // of what lives; of allocations too; of frees too
+  enum class Stacks : uint8_t { kNone, kState, kAlloc, kAll };  // for live memory; also for allocations; also for frees
 
-  bool keeps_events = true;  // else only where what lives was allocated
+  bool keeps_events = true;  // otherwise only where live memory was allocated
   Stacks stacks = Stacks::kAll;
   size_t max_events = std::numeric_limits<size_t>::max();
   std::unordered_set<std::string> skipped;  // names of actions
-  std::function<StackPtr()> gather;  // the stack of the thread; called under no lock of the model
+  std::function<StackPtr()> gather;  // gathers the stack of this thread; called without any lock of the model
 };
 
 struct HistoryEvent {
@@ -34,7 +34,7 @@ struct HistoryEvent {
   StackPtr stack;
 };
 
-// Of one device. Not thread-safe: its allocator's lock covers it.
+// The history of one device. Not thread-safe: covered by its allocator's lock.
 class History {
  public:
   explicit History(HistoryOptions options) : options_(std::move(options)) {}
@@ -46,7 +46,7 @@ class History {
   const HistoryOptions& options() const {
     return options_;
   }
-  // Where the block or the segment at an address was allocated, or null.
+  // The stack at which the block or segment at an address was allocated, or null.
   StackPtr stack_of_block(uint64_t address) const;
   StackPtr stack_of_segment(uint64_t address) const;
 
@@ -57,8 +57,8 @@ class History {
   ska::flat_hash_map<uint64_t, StackPtr> segments_;
 };
 
-// While one lives, what this thread allocates and frees has the stack that it gathered. To be made before the model is
-// locked: gathering a stack may wait for Python, which may wait for the model.
+// While alive, the stack it gathered is attached to what this thread allocates and frees. Must be created before the
+// model is locked: gathering a stack may wait for Python, which may wait for the model.
 class GatheredStack {
  public:
   explicit GatheredStack(const std::function<StackPtr()>& gather);

@@ -1,4 +1,4 @@
-// Who owns the bytes of a device.
+// The owners of a device's memory.
 #include <torchfake/memory/ledger.h>
 
 #include <c10/util/Exception.h>
@@ -111,7 +111,7 @@ std::vector<TimelinePoint> Ledger::timeline(c10::Device device, size_t points) c
   if (points == 0 || all.size() <= points) {
     return all;
   }
-  // The highest of each stretch, so that no peak is lost.
+  // Keeps the maximum of each interval, so that no peak is lost.
   std::vector<TimelinePoint> kept;
   for (size_t i = 0; i < points; ++i) {
     const auto begin = all.begin() + static_cast<ptrdiff_t>(i * all.size() / points);

@@ -13,12 +13,12 @@ namespace torchfake::memory {
 
 namespace {
 
-// Autograd runs a backward pass of a GPU on a thread of its own, which has handles of its own.
+// Autograd runs the backward pass of a GPU on a separate thread with separate library handles.
 bool is_backward() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }
 
-// CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" are 2 of 4096 KiB and 8 of 16.
+// CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means 2 of 4096 KiB and 8 of 16 KiB.
 std::optional<size_t> configured_workspace() {
   const auto text = c10::utils::get_env("CUBLAS_WORKSPACE_CONFIG");
   if (!text) {
@@ -48,10 +48,10 @@ struct MemoryModel::Device {
   c10::Device device;
   CardMemory memory;
   CachingAllocator allocator;
-  std::shared_ptr<History> history;  // outlives the recording
-  // By library, whether it is a backward pass, and stream.
+  std::shared_ptr<History> history;  // shared, to outlive the recording
+  // Keyed by library, whether it is a backward pass, and stream.
   std::map<std::tuple<Workspace, bool, c10::StreamId>, Entry> workspaces;
-  std::vector<std::pair<size_t, Entry>> temporaries;  // of the calls that run, by the bytes that were asked for
+  std::vector<std::pair<size_t, Entry>> temporaries;  // of the running calls, with the requested size
 };
 
 MemoryModel::MemoryModel(Card card, AllocatorConfig config) : card_(card), config_(std::move(config)) {}
@@ -192,7 +192,7 @@ size_t MemoryModel::blas_workspace_bytes() const {
   return is_large ? 32 * kMiB : 2 * 4096 * 1024 + 8 * 16 * 1024;
 }
 
-// A handle of cuBLAS belongs to a thread, and has a workspace for each stream.
+// A cuBLAS handle belongs to a thread and has one workspace per stream.
 void MemoryModel::take_workspaces(Device& device, const Allocation& allocation) {
   const auto [known, is_new] = workspaces_of_operators_.emplace(allocation.op.data(), Workspace::kNone);
   if (is_new) {
@@ -255,7 +255,7 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
   }
 }
 
-// As PyTorch does: the new memory first, then the copy, then the old one goes.
+// In PyTorch's order: allocate the new memory, copy, release the old memory.
 void MemoryModel::on_resize(const Allocation& allocation, size_t old_nbytes) {
   note_line();
   std::optional<GatheredStack> stack;

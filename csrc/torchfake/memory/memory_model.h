@@ -1,4 +1,4 @@
-// The memory of a mode's devices: an allocator for each card, fed by the storages of fakes.
+// The memory of a mode's devices: an allocator per card, fed by the storages of fakes.
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
@@ -16,56 +16,56 @@
 
 namespace torchfake::memory {
 
-// What the model has to know of a card.
+// The properties of a card that the model needs.
 struct Card {
   size_t total_bytes = size_t{80} << 30;
   int capability_major = 9;
-  // Memory that is in use before the first allocation: the CUDA context. Recorded on an H200, driver 580, CUDA 13.
+  // Memory in use before the first allocation: the CUDA context. Recorded on an H200 with driver 580, CUDA 13.
   size_t context_bytes = size_t{621} << 20;
-  bool is_unlimited = false;  // goes on past the card's size
+  bool is_unlimited = false;  // continues past the card's size
 };
 
-// Figures of host memory, which no allocator of PyTorch's caches.
+// Host memory, which PyTorch's allocators do not cache.
 struct HostBytes {
   int64_t current = 0;
   int64_t peak = 0;
 };
 
-// Thread-safe. Devices are made as they are first claimed, all with the same card.
+// Thread-safe. Devices are created when they are first claimed, all with the same card.
 class MemoryModel final : public StorageObserver {
  public:
   explicit MemoryModel(Card card, AllocatorConfig config = {});
   ~MemoryModel() override;
 
-  // Throws c10::OutOfMemoryError where the card is full.
+  // Throws c10::OutOfMemoryError if the card is full.
   void on_alloc(const Allocation& allocation) override;
   void on_resize(const Allocation& allocation, size_t old_nbytes) override;
   void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override;
 
-  // `stream` uses the storage: see CachingAllocator::record_stream.
+  // Marks the storage as used by `stream`: see CachingAllocator::record_stream.
   void record_stream(const void* id, c10::StreamId stream);
-  // Gives back the workspaces of libraries, as torch._C._cuda_clearCublasWorkspaces() does.
+  // Releases the workspaces of libraries, like torch._C._cuda_clearCublasWorkspaces().
   void clear_workspaces();
 
   CachingAllocator& allocator(c10::Device device);
-  // That of each device which has had memory, by index.
+  // The devices that have had memory, by index.
   std::vector<c10::Device> devices() const;
-  // Options for what is allocated from now on, on all devices. Throws c10::ValueError as PyTorch does.
+  // Sets the options for later allocations on all devices. Throws c10::ValueError like PyTorch.
   void set_config(std::string_view text);
 
-  // Records events from now on; nothing ends it, and what was recorded stays until the next begin or `clear`.
+  // Starts recording events; std::nullopt stops. Recorded events are kept until the next start or `clear`.
   void set_history(std::optional<HistoryOptions> options, bool clear);
   // Calls `f` with the history of a device, or null, under the lock of its allocator. `f` must not call the model.
   void with_history(c10::Device device, const std::function<void(const History*)>& f);
 
-  // Free and total bytes, as cudaMemGetInfo says.
+  // Free and total bytes, as from cudaMemGetInfo.
   std::pair<size_t, size_t> memory_info(c10::Device device);
   HostBytes host_bytes() const;
   const Card& card() const {
     return card_;
   }
 
-  // Hears of every block from now on; null ends it. Blocks that live already are added first, as inputs.
+  // Records every block from here on in `ledger`; null stops. Existing blocks are added first, as inputs.
   void set_ledger(std::shared_ptr<Ledger> ledger);
   std::shared_ptr<Ledger> ledger() const;
 
@@ -80,7 +80,7 @@ class MemoryModel final : public StorageObserver {
   Device& device_of(c10::Device device);
   Entry take(Device& device, const Allocation& allocation, Owner owner);
   void give_back(const Entry& entry) noexcept;
-  // The line source may wait for another lock (Python's), whose holder may wait for ours.
+  // The line source may wait for another lock (Python's), whose holder may be waiting for ours.
   void note_line() const;
   void take_workspaces(Device& device, const Allocation& allocation);
   size_t blas_workspace_bytes() const;
@@ -96,8 +96,8 @@ class MemoryModel final : public StorageObserver {
   ska::flat_hash_map<const char*, Workspace> workspaces_of_operators_;
   HostBytes host_;
   std::shared_ptr<Ledger> ledger_;
-  std::atomic<const LineSource*> line_source_{nullptr};  // of the ledger, for the time before the lock is taken
-  std::shared_ptr<const HistoryOptions> history_;  // while events are recorded
+  std::atomic<const LineSource*> line_source_{nullptr};  // the ledger's, for use before the lock is taken
+  std::shared_ptr<const HistoryOptions> history_;  // non-null while events are recorded
   std::atomic<bool> has_history_{false};
   int last_backward_ = -1;
 };

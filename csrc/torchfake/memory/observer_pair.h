@@ -1,4 +1,4 @@
-// Two observers of one mode: a model of memory beside what counted before it.
+// Two observers for one mode: a memory model together with the previous counting observer.
 #pragma once
 
 #include <torchfake/memory/memory_model.h>
@@ -10,7 +10,7 @@ namespace torchfake::memory {
 
 class ObserverPair final : public StorageObserver {
  public:
-  // `first` may refuse an allocation, of which `second` then does not hear.
+  // If `first` refuses an allocation, `second` is not notified of it.
   ObserverPair(std::shared_ptr<StorageObserver> first, std::shared_ptr<StorageObserver> second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
@@ -39,7 +39,7 @@ class ObserverPair final : public StorageObserver {
   std::shared_ptr<StorageObserver> second_;
 };
 
-// The model among what observes, or null.
+// The memory model inside an observer, or null.
 inline MemoryModel* model_among(StorageObserver* observer) {
   const auto* pair = dynamic_cast<const ObserverPair*>(observer);
   return dynamic_cast<MemoryModel*>(pair != nullptr ? pair->first().get() : observer);

@@ -1,4 +1,4 @@
-// What operators take on the side: the table.
+// The table of temporary memory by operator.
 #include <torchfake/memory/operator_memory.h>
 
 #include <c10/util/flat_hash_map.h>

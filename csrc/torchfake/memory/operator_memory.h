@@ -1,4 +1,4 @@
-// What operators take on the side on a GPU: temporaries of their kernels, and workspaces of libraries. Step: outcome.
+// The temporary memory of operators on a GPU: their kernels' buffers, and library workspaces. Step: outcome.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -14,18 +14,18 @@ class Call;
 
 namespace torchfake::memory {
 
-// What a kernel asks the allocator for, in its order. Outputs that no step names come first of all, if none is named;
-// else last. What is not given back is held until the kernel returns.
+// A kernel's requests to the allocator, in order. Outputs that no step names come last, or first if no step names any.
+// Memory that is not given back is held until the kernel returns.
 class Requests {
  public:
   struct Step {
     enum class Kind : unsigned char { kTake, kGiveBack, kOutput };
     Kind kind = Kind::kTake;
-    uint32_t number = 0;  // kGiveBack: the step that took. kOutput: the output, counting the tensors of lists
+    uint32_t number = 0;  // kGiveBack: the step that took it. kOutput: the output, counting tensors in lists
     size_t nbytes = 0;
   };
 
-  // Returns a number to give it back by. Nothing is taken for no bytes.
+  // Returns the number to pass to give_back(). A request of no bytes takes nothing.
   uint32_t take(size_t nbytes) {
     steps_.push_back({Step::Kind::kTake, 0, nbytes});
     return static_cast<uint32_t>(steps_.size() - 1);
@@ -36,7 +36,7 @@ class Requests {
   void output(uint32_t number) {
     steps_.push_back({Step::Kind::kOutput, number, 0});
   }
-  // Outputs from 0 on, in their order.
+  // The outputs from 0 on, in order.
   void outputs(uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       output(i);
@@ -50,14 +50,14 @@ class Requests {
   c10::SmallVector<Step, 8> steps_;
 };
 
-// Adds what the kernel of a call on a GPU asks for. `call` has its arguments as they were called.
+// Adds the requests of a call's kernel on a GPU. `call` holds its arguments as passed.
 using RequestsOf = void (*)(const Call& call, Requests& requests);
 
-// Which library's workspace an operator needs: taken when the first of them runs on a thread and stream, and kept.
+// The library workspace that an operator needs: allocated by the first such operator on a thread and stream, and kept.
 enum class Workspace : unsigned char {
   kNone,
   kBlas,  // cuBLAS
-  kBlasLt,  // cuBLASLt, which fetches a handle of cuBLAS as well
+  kBlasLt,  // cuBLASLt, which also obtains a handle of cuBLAS
 };
 
 struct OperatorMemory {
@@ -65,11 +65,11 @@ struct OperatorMemory {
   Workspace workspace = Workspace::kNone;
 };
 
-// By the operator's name with its overload: "aten::mm", "aten::sum.dim_IntList". To be called at load. The name must live
-// as long as the process.
+// By the operator's name with its overload: "aten::mm", "aten::sum.dim_IntList". Must be called at load time. The name
+// must live as long as the process.
 void register_operator_memory(std::string_view name, OperatorMemory memory);
 
-// That of an operator; empty where it takes nothing on the side. `name` must live as long as the process.
+// The temporary memory of an operator; empty if there is none. `name` must live as long as the process.
 const OperatorMemory& operator_memory(std::string_view name);
 
 }  // namespace torchfake::memory

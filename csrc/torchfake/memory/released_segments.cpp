@@ -1,4 +1,4 @@
-// How the allocator model gives memory back to the card.
+// How the allocator model returns memory to the card.
 #include <torchfake/memory/allocation_request.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void CachingAllocator::collect_garbage() {
   }
   size_t reclaimed = 0;
   for (bool has_freed = true; reclaimed < target && has_freed && count > 0;) {
-    // Those that have waited longest: as long as the average, or longer.
+    // Releases the blocks that have been free for at least the average age.
     const double threshold_age = static_cast<double>(total_age) / static_cast<double>(count);
     has_freed = false;
     for (auto it = large_->free.begin(); it != large_->free.end();) {
@@ -46,7 +46,7 @@ void CachingAllocator::collect_garbage() {
   }
 }
 
-// Gives back enough blocks that are too large to be split.
+// Releases blocks that are too large to be split until their total is sufficient.
 bool CachingAllocator::release_oversized(const Request& request) {
   if (config_.max_split_size == std::numeric_limits<size_t>::max()) {
     return false;

@@ -31,7 +31,7 @@ at::Tensor hardswish_backward(const at::Tensor& grad_output, const at::Tensor& s
   return result;
 }
 
-// The bounds take no part in type promotion.
+// The bounds do not take part in type promotion.
 at::Tensor hardtanh(const at::Tensor& self, const at::Scalar& min, const at::Scalar& max) {
   compat::check_dtype("hardtanh", self.scalar_type() != c10::kBool, "Bool inputs not supported for hardtanh");
   TORCH_CHECK(
@@ -52,7 +52,7 @@ at::Tensor hardtanh_backward(const at::Tensor& grad_output, const at::Tensor& se
   return result;
 }
 
-// The CPU keeps a second tensor for the backward; a GPU none.
+// The CPU returns a second tensor for the backward; a GPU returns an empty one.
 TwoTensors log_sigmoid_forward(const at::Tensor& self) {
   require_floating(self, "log_sigmoid");
   if (claimed_device().is_cpu()) {
@@ -61,7 +61,7 @@ TwoTensors log_sigmoid_forward(const at::Tensor& self) {
   return {pointwise(self), empty({0}, self.scalar_type())};
 }
 
-// The result is made as large as the gradient, and grows where the input is larger.
+// The result starts with the sizes of the gradient and is resized if the input is larger.
 at::Tensor log_sigmoid_backward(const at::Tensor& grad_output, const at::Tensor& self, const at::Tensor& buffer) {
   at::Tensor result = strided_like(grad_output);
   at::TensorIteratorConfig config;
@@ -186,7 +186,7 @@ at::Tensor shift_scalar(const at::Tensor& self, const at::Scalar& other) {
   return shift(self, number(other));
 }
 
-// The exponent has a dtype of its own, so the two are laid out one by one.
+// The exponent has its own dtype, so the two outputs are laid out separately.
 std::tuple<at::Tensor&, at::Tensor&> frexp_out(const at::Tensor& self, at::Tensor& mantissa, at::Tensor& exponent) {
   TORCH_CHECK(self.is_floating_point(), "torch.frexp() only supports floating-point dtypes");
   TORCH_CHECK(

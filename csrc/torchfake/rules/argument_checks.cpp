@@ -1,4 +1,4 @@
-// Rules for what real operators refuse and their meta kernels let pass. They answer nothing.
+// Rules that check what real operators refuse and their meta kernels accept. They compute no results.
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/LinearAlgebraUtils.h>
@@ -15,7 +15,7 @@ namespace torchfake {
 
 namespace {
 
-// The in-place form, which is given a tensor some elements of which lie in one place.
+// For the in-place form: refuses a tensor whose elements share memory.
 void check_written_once(const Call& call) {
   if (call.traits.args[0].is_written) {
     at::assert_no_internal_overlap(call.arg(0).toTensor());
@@ -62,7 +62,7 @@ RuleResult addmm(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// mm(self, mat2), of no elements too
+// mm(self, mat2), also for empty matrices
 RuleResult mm(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor mat2 = call.arg(1).toTensor();
@@ -79,7 +79,7 @@ RuleResult mm(Call& call, const ModePtr& /*mode*/) {
 template <size_t kSize>
 RuleResult within_storage(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
-  // What is to be written to, and overlaps itself, is copied first.
+  // A tensor with internal overlap is copied before it is written to.
   const bool copied = kSize == 2 && at::has_internal_overlap(self) == at::MemOverlap::Yes;
   (copied ? self.clone() : self)
       .as_strided(
@@ -87,7 +87,7 @@ RuleResult within_storage(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// The CPU looks whether there is anything to select from.
+// The CPU checks that there is something to select from.
 void check_selectable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   const bool looks = self.is_cpu() && self.dim() > 1 && self.numel() == 0 && index.numel() > 0;
   TORCH_CHECK(!looks || self.size(dim) > 0, "index_select(): self indexing axis dim should be positive");
@@ -101,7 +101,7 @@ RuleResult index_select(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// A GPU reads and writes through a view that repeats the dimension, and finds no memory for one that has nothing.
+// A GPU reads and writes through a view expanded along the dimension, which fails if that dimension is empty.
 void check_addressable(const at::Tensor& self, int64_t dim, const at::Tensor& index) {
   const bool nothing = self.is_cuda() && self.dim() > 0 && index.numel() > 0 && self.size(dim) == 0;
   TORCH_CHECK(!nothing, "indices into dimension ", dim, " of self, which has size 0, are out of bounds");
@@ -130,8 +130,8 @@ RuleResult renorm(Call& call, const ModePtr& /*mode*/) {
 
 using OptSizes = std::optional<std::vector<int64_t>>;
 
-// The sizes of the index to each dimension, where there is one; nothing where masks are among them, whose values decide.
-// A mask of no elements selects none, and stands for an index to each of its dimensions.
+// The sizes of each dimension's index, unset for dimensions without one. Returns nothing if there is a mask, whose
+// values determine the sizes. An empty mask selects nothing and counts as an index for each of its dimensions.
 std::optional<std::vector<OptSizes>> index_sizes(const c10::List<std::optional<at::Tensor>>& indices) {
   std::vector<OptSizes> found;
   for (const std::optional<at::Tensor>& index : indices) {
@@ -155,7 +155,7 @@ std::optional<std::vector<OptSizes>> index_sizes(const c10::List<std::optional<a
   return found;
 }
 
-// The sizes of self[indices], where they do not depend on values.
+// The sizes of self[indices], unless they depend on values.
 OptSizes indexed_sizes(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& tensors) {
   const std::optional<std::vector<OptSizes>> found = index_sizes(tensors);
   if (!found) {
@@ -272,7 +272,7 @@ RuleResult roll(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// The gradient of a softmax is of the dtype of its output.
+// The gradient of a softmax has the dtype of its output.
 RuleResult softmax_backward(Call& call, const ModePtr& /*mode*/) {
   const c10::ScalarType gradient = call.arg(0).toTensor().scalar_type();
   const c10::ScalarType output = call.arg(1).toTensor().scalar_type();
@@ -282,7 +282,7 @@ RuleResult softmax_backward(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// Complex numbers have no order. Where there is nothing to compare, nobody asks.
+// Complex numbers have no order. Tensors with nothing to compare are not checked.
 RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -295,8 +295,8 @@ RuleResult ordered(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// aminmax(self, *, dim, keepdim) of complex numbers. Of a single number the least along a dimension is the number itself,
-// which needs no kernel.
+// aminmax(self, *, dim, keepdim) of complex numbers. A single number is its own minimum along a dimension and needs no
+// kernel.
 RuleResult aminmax(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   if (!self.is_complex()) {
@@ -309,8 +309,8 @@ RuleResult aminmax(Call& call, const ModePtr& mode) {
   return ordered(call, mode);
 }
 
-// Visits the values of the second argument, where they are known and the first is on the CPU, which refuses those that are
-// not there; a GPU finds out later.
+// Visits the values of the second argument if they are known and the first argument is on the CPU, which refuses
+// invalid ones; a GPU reports them later.
 template <typename Visit>
 void visit_known_places(const Call& call, int64_t limit, const Visit& visit) {
   const FakeTensorImpl* from = as_fake(call.arg(0).toTensor());
@@ -330,7 +330,7 @@ void visit_known_places(const Call& call, int64_t limit, const Visit& visit) {
 
 void check_embedding_rows(const Call& call, int64_t limit) {
   const at::Tensor table = call.arg(0).toTensor();
-  if (table.dim() == 2 && table.size(0) > 0) {  // the kernel refuses one without rows
+  if (table.dim() == 2 && table.size(0) > 0) {  // an embedding without rows is refused by the kernel
     visit_known_places(call, limit, [rows = table.size(0)](int64_t row) {
       TORCH_CHECK_INDEX(row >= 0 && row < rows, "index out of range in self");
     });
@@ -340,7 +340,7 @@ void check_embedding_rows(const Call& call, int64_t limit) {
 void check_classes(const Call& call, int64_t limit) {
   const at::Tensor scores = call.arg(0).toTensor();
   if (scores.dim() == 0) {
-    return;  // which the kernel refuses
+    return;  // refused by the kernel
   }
   const int64_t count = scores.size(scores.dim() == 1 ? 0 : 1);
   const int64_t ignored = call.arg(4).toInt();

@@ -1,5 +1,5 @@
-// What returns nothing: assertions about values, which run beside the program and tell late, and have to look at one value;
-// and word of the streams on which a tensor is used, which nobody waits for.
+// Operators without outputs: assertions about values, which run asynchronously and only require that there is one
+// value; and record_stream, which nothing waits for.
 #include <c10/core/DefaultDtype.h>
 
 #include <torchfake/core/fake_storage.h>
@@ -17,7 +17,7 @@ void check_one_value(const at::Tensor& self) {
   TORCH_CHECK(self.numel() < 2, "Boolean value of Tensor with more than one value is ambiguous");
 }
 
-// Returns a token, so that what depends on it comes after.
+// Returns a token that orders later operators after this one.
 at::Tensor in_order(const at::Tensor& self, std::string_view /*assert_msg*/, const at::Tensor& dep_token) {
   check_one_value(self);
   return dep_token.clone();
@@ -27,7 +27,7 @@ at::Tensor token(std::optional<c10::ScalarType> dtype) {
   return empty({}, dtype.value_or(KernelEnvironment::default_dtype()));
 }
 
-// Only the allocator minds: it does not hand the block out again before the stream is done.
+// Affects only the allocator, which does not reuse the block before the stream is done.
 void record_stream(at::Tensor& self, c10::Stream stream) {
   c10::StorageImpl* storage = storage_of(*self.unsafeGetTensorImpl());
   const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);

@@ -1,4 +1,4 @@
-// Attention: which kernel PyTorch would choose on the claimed device.
+// Attention: the kernel that PyTorch would choose on the claimed device.
 #include <torchfake/rules/attention.h>
 
 #include <ATen/SDPBackend.h>
@@ -31,7 +31,7 @@ struct Attention {
   bool enable_gqa;
 };
 
-// No key of the cache says whether a tensor requires gradients.
+// Whether a tensor requires gradients is not part of the cache key.
 bool needs_grad(const at::Tensor& tensor) {
   if (CallContext* call = CallContext::current()) {
     call->is_unkeyed = true;
@@ -43,7 +43,7 @@ bool needs_grad(const Attention& a) {
   return needs_grad(a.query) || needs_grad(a.key) || needs_grad(a.value);
 }
 
-// What both fused kernels ask of their inputs.
+// Requirements of both fused kernels on their inputs.
 bool fits_fused(const Attention& a) {
   for (const at::Tensor* tensor : {&a.query, &a.key, &a.value}) {
     if (tensor->dim() != 4 || tensor->stride(-1) != 1 || tensor->numel() == 0 ||
@@ -52,7 +52,7 @@ bool fits_fused(const Attention& a) {
     }
   }
   if (a.mask && a.mask->dim() > 0 && a.mask->stride(-1) != 1) {
-    return false;  // a bias that was permuted into place
+    return false;  // a bias permuted to this shape
   }
   const bool same_heads = a.query.size(1) == a.key.size(1) && a.query.size(1) == a.value.size(1);
   const bool grouped = a.enable_gqa && a.key.size(1) == a.value.size(1) && a.query.size(1) % a.key.size(1) == 0;
@@ -63,7 +63,7 @@ bool is_low_precision(c10::ScalarType dtype) {
   return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
-// The largest head that cuDNN takes: more on Hopper, and on Blackwell for the heads of DeepSeek alone.
+// The largest head size that cuDNN accepts: larger on Hopper, and on Blackwell only for DeepSeek's head sizes.
 int64_t largest_head_of_cudnn(const Attention& a) {
   if (a.capability == 90) {
     return 256;
@@ -82,7 +82,7 @@ bool fits_cudnn(const Attention& a) {
       !(a.mask && a.mask->requires_grad());
 }
 
-// On the consumer cards of Ampere, Ada and Blackwell the backward of large heads has too little shared memory.
+// Consumer Ampere, Ada and Blackwell cards have too little shared memory for the backward of large heads.
 bool trains_with_flash(const Attention& a) {
   const int64_t head = a.query.size(-1);
   const bool has_less = (a.capability >= 86 && a.capability <= 89) || a.capability >= 120;
@@ -102,7 +102,7 @@ bool fits_flash(const Attention& a) {
 
 bool fits_efficient(const Attention& a) {
   const c10::ScalarType dtype = a.query.scalar_type();
-  // Without tensor cores for its dtype an older card takes any size.
+  // Older cards have no tensor cores for this dtype and accept any size.
   const int64_t alignment = dtype == c10::kFloat ? (a.capability >= 80 ? 4 : 1) : 8;
   const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
   return KernelEnvironment::enabled(KernelEnvironment::kMemEfficientSdp) && fits_fused(a) && !a.enable_gqa &&
@@ -130,7 +130,7 @@ at::Tensor flash(const Attention& a) {
   return size % 8 == 0 ? output : output.slice(-1, 0, size);
 }
 
-// A mask that is added, where there is one.
+// The attention mask as an additive bias, if there is one.
 std::optional<at::Tensor> added_mask(const Attention& a) {
   if (!a.mask || a.mask->scalar_type() != c10::kBool) {
     return a.mask;
@@ -140,7 +140,7 @@ std::optional<at::Tensor> added_mask(const Attention& a) {
       *a.mask, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
 }
 
-// The same, as large as the scores.
+// The same, expanded to the shape of the scores.
 std::optional<at::Tensor> bias_of(const Attention& a) {
   if (!a.mask) {
     return std::nullopt;
@@ -232,7 +232,7 @@ Attention arguments_of(const Call& call) {
       call.arg(7).toBool()};
 }
 
-// In the order of PyTorch's preferences: cuDNN first on Hopper and Blackwell, and elsewhere after everything else.
+// In PyTorch's order of preference: cuDNN first on Hopper and Blackwell, last elsewhere.
 at::SDPBackend choice_on_gpu(const Attention& a) {
   if (!a.query.device().is_cuda()) {
     return at::SDPBackend::math;

@@ -1,4 +1,4 @@
-// Rules for operators that autocast does not cast, and whose kernels call others that it does.
+// Rules for operators that autocast does not cast but whose kernels call operators that it does.
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/rules.h>
 
@@ -12,7 +12,7 @@ bool is_cast(const at::Tensor& tensor) {
   return tensor.is_cuda() && KernelEnvironment::autocast_enabled(c10::kCUDA);
 }
 
-// Whether the CPU's kernel concatenates parts of its first argument, which is not empty.
+// Whether the CPU kernel concatenates parts of its first argument, which is not empty.
 bool concatenates(const Call& call, const at::Tensor& self) {
   const std::string_view name = call.traits.base_name();
   if (name == "linalg_matrix_exp") {
@@ -20,10 +20,10 @@ bool concatenates(const Call& call, const at::Tensor& self) {
   }
   if (name == "unique_consecutive") {
     return call.arg(3).isInt() &&
-        (self.dim() > 1 || call.arg(3).toInt() != 0);  // along the only dimension: as along none
+        (self.dim() > 1 || call.arg(3).toInt() != 0);  // along the only dimension: same as without one
   }
   if (name == "isin") {
-    // It sorts both where it expects that to be faster.
+    // Sorts both if that is expected to be faster.
     return static_cast<double>(call.arg(1).toTensor().numel()) >=
         std::floor(10 * std::pow(static_cast<double>(self.numel()), 0.145));
   }
@@ -36,7 +36,7 @@ RuleResult trace(Call& call, const ModePtr& /*mode*/) {
   return is_cast(self) && self.dim() == 2 ? answer_with(call, self.diagonal().sum()) : RuleResult::kContinue;
 }
 
-// linalg_matrix_exp(self) of matrices of one number is its exponential.
+// linalg_matrix_exp(self) of 1x1 matrices is an elementwise exp.
 RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const bool is_number = self.dim() >= 2 && self.size(-1) == 1 && self.size(-2) == 1;
@@ -45,7 +45,7 @@ RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
 
 }  // namespace
 
-// The CPU's kernel concatenates in a half precision that is not autocast's.
+// The CPU kernel concatenates in a half precision other than autocast's.
 void check_autocast_concatenation(const Call& call, c10::Device device) {
   if (!device.is_cpu() || !KernelEnvironment::autocast_enabled(c10::kCPU)) {
     return;

@@ -1,4 +1,4 @@
-// Batch normalisation, on one device and over several.
+// Batch normalisation, on one device and across several.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty_like.h>
@@ -62,7 +62,7 @@ ThreeTensors batch_norm(
   }
   const at::Tensor output =
       at::empty_like(input, keeps_strides ? at::MemoryFormat::Preserve : input.suggest_memory_format());
-  // In evaluation the CPU saves nothing.
+  // In evaluation the CPU saves no statistics.
   const int64_t saved = on_cpu && !training ? 0 : channels;
   return {output, empty({saved}, dtype), empty({saved}, dtype)};
 }
@@ -92,7 +92,7 @@ ThreeTensors native_batch_norm_no_stats(
   return batch_norm(input, value(weight), value(bias), {}, {}, training, !claimed_device().is_cpu());
 }
 
-// The CPU writes statistics of one dtype alone.
+// The CPU writes statistics of a single dtype.
 void check_statistic(const at::Tensor& out, const at::Tensor& result, size_t index) {
   TORCH_CHECK(
       index == 0 || out.scalar_type() == result.scalar_type(),
@@ -102,8 +102,8 @@ void check_statistic(const at::Tensor& out, const at::Tensor& result, size_t ind
       out.scalar_type());
 }
 
-// In evaluation the CPU saves no statistics, and leaves the arguments for them as they come. The kernels of a GPU that are
-// made for contiguous inputs write statistics of one dtype alone.
+// In evaluation the CPU saves no statistics and leaves the arguments for them unchanged. GPU kernels for contiguous
+// inputs write statistics of a single dtype.
 void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
   const bool on_cpu = claimed_device().is_cpu();
   for (size_t i = 0; i < outs.size(); ++i) {
@@ -140,7 +140,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_updat
   return {output, mean, var, empty({0}, c10::kByte)};
 }
 
-// The real kernels take them as they come, and read beyond the end of those that are too short.
+// The real kernels do not check these, and read out of bounds if they are too short.
 void check_statistics(const at::Tensor& input, const OptTensor& mean, const OptTensor& deviation, const char* which) {
   if (input.numel() == 0) {
     return;
@@ -194,7 +194,7 @@ ThreeTensors native_batch_norm_backward(
       per_channel(output_mask[2])};
 }
 
-// In evaluation, with nothing to keep for the backward.
+// Evaluation, with nothing saved for the backward.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_no_update(
     const at::Tensor& input,
     const OptTensor& weight,
@@ -248,7 +248,7 @@ ThreeTensors cudnn_batch_norm_backward(
   return {formatted_like(input), contiguous_like(weight), contiguous_like(weight)};
 }
 
-// Batch normalisation over several GPUs, step by step.
+// Batch normalisation across several GPUs, step by step.
 at::Tensor per_channel(const at::Tensor& input) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !claimed_device().is_cpu(), "Could not run 'aten::batch_norm_stats' with arguments from the 'CPU' backend.");
@@ -259,7 +259,7 @@ TwoTensors batch_norm_stats(const at::Tensor& input) {
   return {per_channel(input), per_channel(input)};
 }
 
-// The one of them that the CPU has, which keeps them in the dtype of what is updated.
+// The only one of them with a CPU kernel, which stores the statistics in the dtype of the running ones.
 TwoTensors batch_norm_update_stats(
     const at::Tensor& input,
     const OptTensor& running_mean,

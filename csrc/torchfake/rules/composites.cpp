@@ -87,15 +87,15 @@ namespace torchfake {
 namespace {
 
 // Note [Composite operators with a rule]
-// An operator that has only a decomposition runs it on the autograd keys, before the engine sees anything. Where that
+// An operator that has only a decomposition runs it on the autograd keys, before the engine sees the call. If that
 // decomposition reads values that a fake does not have, although the result does not depend on them, a kernel of ours
-// on those keys takes calls with a fake among the arguments; all others go to the decomposition as before, without boxes:
-// the dispatcher's table has it at the backend's own key, so the detour is one look into that table.
+// on those keys handles calls with a fake among the arguments. All other calls go on to the decomposition, unboxed: the
+// dispatcher's table holds it at the backend's own key, so the detour costs one table lookup.
 //
 // Leaves the result on the stack in place of the arguments and returns true; or changes nothing and returns false.
 using CompositeRule = bool (*)(const Call& call);
 
-// The decomposition checks on the CPU that the indices are in range.
+// On the CPU the decomposition checks that the indices are in range.
 bool one_hot(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   const int64_t num_classes = call.arg(1).toInt();
@@ -110,7 +110,7 @@ bool one_hot(const Call& call) {
   return true;
 }
 
-// Everything is finite where stand-ins answer, and integers are.
+// Under stand-ins all values are assumed finite; integers always are.
 bool isfinite(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   const FakeTensorImpl* fake = as_fake(self);
@@ -125,8 +125,8 @@ bool isfinite(const Call& call) {
   return true;
 }
 
-// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode). On the CPU, where no gradient is wanted, it loops
-// over the data.
+// max_pool1d(self, kernel_size, stride, padding, dilation, ceil_mode). On the CPU, without gradients, it loops over the
+// data.
 bool max_pool1d(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::enabled(KernelEnvironment::kGradMode)) ||
@@ -146,7 +146,7 @@ bool max_pool1d(const Call& call) {
       numbers(3),
       numbers(4),
       call.arg(5).toBool()));
-  pooled = pooled.clone(at::MemoryFormat::Contiguous);  // not a view, as what comes out of the squeezed picture is
+  pooled = pooled.clone(at::MemoryFormat::Contiguous);  // not a view, unlike the squeezed result
   if (self.dim() == 2) {
     pooled.squeeze_(0);
   }
@@ -154,7 +154,8 @@ bool max_pool1d(const Call& call) {
   return true;
 }
 
-// grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners): cuDNN has bilinear, zeros, aligned corners.
+// grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners): cuDNN supports bilinear, zeros, aligned
+// corners.
 bool grid_sampler(const Call& call) {
   const at::Tensor input = call.arg(0).toTensor();
   const at::Tensor grid = call.arg(1).toTensor();
@@ -173,8 +174,8 @@ bool grid_sampler(const Call& call) {
   return true;
 }
 
-// batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled): a PyTorch that has
-// CUDA gives it to cuDNN where that takes it.
+// batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled): a PyTorch with
+// CUDA dispatches to cuDNN if cuDNN supports the inputs.
 bool batch_norm(const Call& call) {
   const at::Tensor input = call.arg(0).toTensor();
   const auto tensor = [&](size_t arg) { return call.arg(arg).toOptional<at::Tensor>(); };
@@ -209,8 +210,8 @@ bool batch_norm(const Call& call) {
           "constants; pass them as such.");
 }
 
-// The decomposition reads the argument through a pointer: lengths, or places to split at. It has an error of its own for
-// one that is not on the CPU.
+// The decomposition reads the argument (lengths, split points) through a data pointer, and has its own error for an
+// argument that is not on the CPU.
 template <size_t... kArgs>
 bool needs_values(const Call& call) {
   for (const TensorArg& tensor : call.tensors()) {
@@ -222,7 +223,7 @@ bool needs_values(const Call& call) {
   return false;
 }
 
-// Numbers as a tensor whose values are known. at::tensor() would write them through a pointer.
+// A tensor with these numbers as known values. at::tensor() would write them through a data pointer.
 at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {
   at::Tensor real;
   {
@@ -233,7 +234,7 @@ at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {
   return lift(real, mode, /*copy=*/false);
 }
 
-// Numbers, or a tensor of numbers on any device. Stand-ins take the most there can be for those that are not known.
+// Reads a list of numbers, or a tensor of numbers on any device. Stand-ins for unknown values are the maximum, `most`.
 std::vector<int64_t> lengths_of(const Call& call, size_t arg, int64_t most) {
   if (call.traits.args[arg].kind != ArgKind::kTensor) {
     return call.arg(arg).toIntVector();
@@ -258,8 +259,8 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg, int64_t most) {
   return std::vector<int64_t>(first, first + lengths.numel());
 }
 
-// ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity), with lengths that are
-// numbers or tensors. The decomposition reads them, and makes a tensor of them.
+// ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity), with lengths as numbers
+// or tensors. The decomposition reads the lengths and makes a tensor from them.
 bool ctc_loss(const Call& call) {
   const at::Tensor log_probs = call.arg(0).toTensor();
   const at::Tensor targets = call.arg(1).toTensor();
@@ -291,7 +292,7 @@ bool ctc_loss(const Call& call) {
 }
 
 // _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length) -> (padded, lengths). The
-// decomposition writes the lengths through a pointer.
+// decomposition writes the lengths through a data pointer.
 bool pad_packed_sequence(const Call& call) {
   needs_values<1>(call);
   const at::Tensor data = call.arg(0).toTensor();
@@ -336,8 +337,8 @@ void decompose(const Call& call) {
   call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
 }
 
-// Decompositions that look at values to refuse bad ones, taken to be good: quantile looks, once, whether what it is asked
-// for lies between 0 and 1; istft, whether the windows leave something out.
+// Decompositions that check values for validity, which is assumed: quantile checks once that q lies between 0 and 1,
+// istft that the windows leave no gaps.
 template <int kChecks>
 bool of_valid_input(const Call& call) {
   const ValidInput valid(kChecks);
@@ -345,8 +346,9 @@ bool of_valid_input(const Call& call) {
   return true;
 }
 
-// [nan]quantile(self, q, dim, keepdim, interpolation[, out]). A single quantile is found by selection on the CPU of some
-// releases, in a function that is no operator and reads memory; several are found by sorting. So one is asked for twice.
+// [nan]quantile(self, q, dim, keepdim, interpolation[, out]). On the CPU, some releases find a single quantile by
+// selection, in a function that is not an operator and reads memory, but several by sorting. So a single quantile is
+// requested twice.
 bool quantile(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   const bool is_number = !call.arg(1).isTensor();
@@ -372,8 +374,8 @@ bool quantile(const Call& call) {
   return true;
 }
 
-// affine_grid_generator_backward(grad_grid, size, align_corners). The decomposition fills the coordinate of a dimension of
-// one element through a data pointer.
+// affine_grid_generator_backward(grad_grid, size, align_corners). For a dimension with one element, the decomposition
+// writes the coordinate through a data pointer.
 bool affine_grid_generator_backward(const Call& call) {
   const at::Tensor grad_grid = call.arg(0).toTensor();
   const std::vector<int64_t> size = call.arg(1).toIntVector();
@@ -397,7 +399,7 @@ bool affine_grid_generator_backward(const Call& call) {
   return true;
 }
 
-// _embedding_bag_sparse_backward(grad, ..., mode, per_sample_weights, padding_idx). The decomposition asserts it.
+// _embedding_bag_sparse_backward(grad, ..., mode, per_sample_weights, padding_idx). The decomposition asserts this.
 bool embedding_bag_sparse_backward(const Call& call) {
   TORCH_CHECK(
       !call.arg(8).isTensor() || call.arg(7).toInt() == 0,
@@ -406,7 +408,7 @@ bool embedding_bag_sparse_backward(const Call& call) {
   return false;
 }
 
-// _shape_as_tensor(self): numbers that are known, on the CPU wherever the tensor is.
+// _shape_as_tensor(self): known values, on the CPU whatever the tensor's device.
 bool shape_as_tensor(const Call& call) {
   const ModePtr* mode = call.find_mode();
   at::Tensor sizes = known_numbers(call.arg(0).toTensor().sizes(), *mode);
@@ -414,8 +416,8 @@ bool shape_as_tensor(const Call& call) {
   return true;
 }
 
-// Decompositions that work on data through a pointer, or print it into an error. Where it is not there, PyTorch's words
-// are about a kernel that somebody traced into.
+// Decompositions that access data through a pointer, or print it in an error. Without data, PyTorch's own message is
+// about kernels called during tracing.
 bool of_data_in_memory(const Call& call) {
   try {
     decompose(call);
@@ -434,7 +436,7 @@ bool of_data_in_memory(const Call& call) {
   return true;
 }
 
-// quantized_lstm_cell(input, hx, ...) takes two states without a look at how many there are.
+// quantized_lstm_cell(input, hx, ...) reads two states without checking that there are two.
 bool quantized_lstm_cell(const Call& call) {
   TORCH_CHECK(call.arg(1).toListRef().size() == 2, "quantized_lstm_cell expects two hidden states");
   return of_data_in_memory(call);
@@ -504,27 +506,27 @@ bool sobol(const Call& call) {
   return of_data_in_memory(call);
 }
 
-// _sparse_mm(mat1, mat2) adds the product to zeros that it makes, also outside of a mode.
+// _sparse_mm(mat1, mat2) adds the product to zeros that it creates, which outside of a mode would not be fake.
 bool in_mode_of_argument(const Call& call) {
   const FakeMode in_mode(*call.find_mode());
   decompose(call);
   return true;
 }
 
-// sparse_coo_tensor(indices, values) takes its size from the largest indices, which it reads through a pointer.
+// sparse_coo_tensor(indices, values) derives its size from the largest indices, which it reads through a data pointer.
 bool sparse_of_largest_indices(const Call& call) {
   check_size_is_known(call);
   return of_data_in_memory(call);
 }
 
-// cov(self, correction, fweights, aweights) checks that weights are not negative and do not sum to zero, and then looks
+// cov(self, correction, fweights, aweights) checks that the weights are not negative and do not sum to zero, then
 // whether there are too few observations.
 bool cov(const Call& call) {
   const auto is_unanswered = [](const at::Tensor& check) {
     const FakeTensorImpl* fake = as_fake(check);
     return fake != nullptr && !is_known(*fake, value_limit(fake->mode()->options));
   };
-  int unanswered = 0;  // what is known of the weights, or between which bounds they lie, answers a check by itself
+  int unanswered = 0;  // checks not already answered by known weights or their value ranges
   at::Tensor weights;
   for (const size_t arg : {2, 3}) {
     const at::Tensor given = call.arg(arg).isTensor() ? call.arg(arg).toTensor() : at::Tensor();
@@ -542,14 +544,14 @@ bool cov(const Call& call) {
   return true;
 }
 
-// cross_entropy_loss with weights and smoothing divides by the weights of the targets that are not ignored, summed up.
+// cross_entropy_loss with weights and smoothing divides by the sum of the weights of the targets that are not ignored.
 bool cross_entropy_loss(const Call& call) {
   const SelectsAll all;
   decompose(call);
   return true;
 }
 
-// lstm(data, batch_sizes, ...) and its like step by the batch sizes, which they read through a pointer.
+// lstm(data, batch_sizes, ...) and its variants step by the batch sizes, which they read through a data pointer.
 template <Cudnn kMode>
 bool packed_network(const Call& call) {
   const at::Tensor batch_sizes = call.arg(1).toTensor();
@@ -570,12 +572,12 @@ void boxed_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch
   }
 }
 
-// Whether a fake can be among the arguments: the keys of all of them are here, unless Fake is kept out of dispatch.
+// Whether a fake may be among the arguments. `keys` covers all of them, unless Fake is excluded from dispatch.
 bool may_have_fake(c10::DispatchKeySet keys) {
   return keys.has(c10::DispatchKey::Fake) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake);
 }
 
-// The key at which the dispatcher has the decomposition of an operator that has nothing else.
+// The key at which the dispatcher holds the decomposition of an operator that has no other kernel.
 c10::DispatchKeySet backend_of(c10::DispatchKeySet keys) {
   const c10::BackendComponent backend = keys.highestBackendKey();
   return c10::DispatchKeySet(
@@ -680,8 +682,8 @@ std::vector<torch::Library>& libraries() {
   return *libraries;
 }
 
-// Other threads may be calling these operators: the dispatcher reads its tables without a lock. What they find meanwhile is
-// the entry of before or this one, or a mixture; both keep no state, and do the same for real tensors.
+// Other threads may be calling these operators, and the dispatcher reads its tables without a lock. During installation
+// they find the old entry, this one, or a mixture; both are stateless and behave the same for real tensors.
 void install() {
   for (const c10::DispatchKey key : kDenseAutogradKeys) {
     add_all(libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));

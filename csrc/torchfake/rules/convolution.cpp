@@ -1,4 +1,5 @@
-// Convolution and its backward: sizes from PyTorch's own formulas, memory format as the claimed device's library has it.
+// Convolution and its backward: sizes by PyTorch's own formulas, memory format as chosen by the claimed device's
+// library.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
@@ -59,7 +60,7 @@ Geometry geometry(
       groups};
 }
 
-// A transposed convolution whose result is padded by a step or more is one that no library takes.
+// Libraries do not support transposed convolutions whose output padding reaches the stride.
 bool is_padded_by_a_step(const Geometry& g) {
   for (size_t i = 0; i < g.stride.size(); ++i) {
     if (g.transposed && g.output_padding[i] >= g.stride[i]) {
@@ -177,14 +178,14 @@ bool is_supported(const char* question) {
   return op && op->typed<bool()>().call();
 }
 
-// Whether this machine's oneDNN computes in the dtype: PyTorch has operators that tell.
+// Whether this machine's oneDNN computes in the dtype, according to PyTorch's own operators.
 bool onednn_has(c10::ScalarType dtype) {
   static const bool bfloat16 = is_supported("mkldnn::_is_mkldnn_bf16_supported");
   static const bool float16 = is_supported("mkldnn::_is_mkldnn_fp16_supported");
   return dtype == c10::kBFloat16 ? bfloat16 : float16;
 }
 
-// Whether the CPU gives a convolution to oneDNN, by the conditions that PyTorch has.
+// Whether the CPU uses oneDNN for a convolution, by PyTorch's conditions.
 bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   const auto above_one = [](int64_t value) { return value > 1; };
   if (!KernelEnvironment::enabled(KernelEnvironment::kMkldnn) || (g.transposed && is_padded_by_a_step(g))) {
@@ -203,7 +204,7 @@ bool onednn_takes(const at::Tensor& input, const at::Tensor& weight, const Geome
   return is_float && worth_it && large;
 }
 
-// A convolution over one dimension runs as one over two, on a contiguous input: it never is channels-last.
+// A 1D convolution runs as a 2D one on a contiguous input: its result is never channels-last.
 at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   if (weight.dim() < 4) {
     return at::MemoryFormat::Contiguous;
@@ -211,21 +212,21 @@ at::MemoryFormat memory_format(const at::Tensor& input, const at::Tensor& weight
   const at::MemoryFormat channels_last =
       weight.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   const bool wants = input.suggest_memory_format() == channels_last || weight.suggest_memory_format() == channels_last;
-  // Over three dimensions PyTorch's own kernels write a contiguous result.
+  // PyTorch's own 3D kernels write a contiguous result.
   if (wants && claimed_device().is_cpu() && weight.dim() == 5 && !onednn_takes(input, weight, g)) {
     return at::MemoryFormat::Contiguous;
   }
-  // On a GPU cuDNN alone writes channels-last.
+  // On a GPU only cuDNN writes channels-last.
   if (wants && !claimed_device().is_cpu() &&
       (is_padded_by_a_step(g) || !KernelEnvironment::enabled(KernelEnvironment::kCudnn))) {
     return at::MemoryFormat::Contiguous;
   }
-  // Before Ampere it has no bfloat16.
+  // cuDNN does not support bfloat16 before Ampere.
   if (wants && claimed_device().is_cuda() && input.scalar_type() == c10::kBFloat16 &&
       KernelEnvironment::cuda_capability() < 80) {
     return at::MemoryFormat::Contiguous;
   }
-  // Neither library has it for doubles; what the CPU falls back to then has it in two dimensions.
+  // Neither library supports double; the CPU's fallback writes channels-last in 2D only.
   const bool is_double = input.scalar_type() == c10::kDouble;
   const bool has = !is_double || (claimed_device().is_cpu() && weight.dim() == 4);
   return wants && has ? channels_last : at::MemoryFormat::Contiguous;
@@ -254,7 +255,7 @@ at::Tensor convolution(
   return empty(sizes, input, memory_format(input, weight, g));
 }
 
-// The CPU's library, called by its name.
+// oneDNN's convolution, called by name.
 at::Tensor mkldnn_convolution(
     const at::Tensor& self,
     const at::Tensor& weight,
@@ -271,12 +272,12 @@ at::Tensor mkldnn_convolution(
   return convolution(self, weight, bias, stride, padding, dilation, /*transposed=*/false, {0}, groups);
 }
 
-// PyTorch's meta kernel makes a batch of one image by resizing the argument itself; here it is a view.
+// PyTorch's meta kernel turns one image into a batch by resizing the argument itself; here it is a view.
 at::Tensor batched(const at::Tensor& input) {
   return input.dim() == 3 ? input.unsqueeze(0) : input;
 }
 
-// It knows of channels-last order on the CPU alone, and so gives none to a fake.
+// PyTorch's meta kernel supports channels-last only on the CPU, and so never returns it for a fake.
 at::MemoryFormat slow_format(const at::Tensor& input, const at::Tensor& weight) {
   const bool wants = input.suggest_memory_format() == at::MemoryFormat::ChannelsLast ||
       weight.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
@@ -284,7 +285,8 @@ at::MemoryFormat slow_format(const at::Tensor& input, const at::Tensor& weight) 
   return wants && has ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
-// One image is made a batch of one, and so is the result; where it had to be copied first, that is taken back in the end.
+// A single image is processed as a batch of one, and so is the result. The batch dimension is dropped again only if the
+// image had to be copied first.
 bool drops_batch(const at::Tensor& self) {
   return self.dim() == 3 && !self.is_contiguous();
 }

@@ -1,4 +1,4 @@
-// What computes on the CPU the values that a GPU computes by kernels of its own.
+// CPU equivalents of kernels that only a GPU has, to compute known values.
 #include <torchfake/rules/cpu_equivalents.h>
 
 #include <ATen/ops/_cudnn_rnn_ops.h>
@@ -80,7 +80,7 @@ at::Tensor attend(
   }
   const OptTensor mask = bias.defined() ? OptTensor(bias) : std::nullopt;
   const bool shares_heads = query.size(-3) != key.size(-3);
-  // One that needs no room for all scores at once, where it can be had.
+  // Prefer a kernel that does not hold all scores at once.
   if (dropout_p == 0 && !shares_heads && query.dim() == 4 && query.size(-1) == value.size(-1) && query.numel() > 0 &&
       key.numel() > 0) {
     return std::get<0>(
@@ -90,7 +90,7 @@ at::Tensor attend(
       query, key, value, mask, dropout_p, is_causal, /*dropout_mask=*/{}, scale, shares_heads));
 }
 
-// One head of keys or values for each of the queries.
+// Repeats the heads of keys or values to match those of the queries.
 at::Tensor spread_heads(const at::Tensor& tensor, const at::Tensor& query) {
   const at::Tensor exact = tensor.to(c10::kDouble);
   const int64_t times = query.size(-3) / tensor.size(-3);
@@ -103,7 +103,7 @@ at::Tensor gather_heads(const at::Tensor& gradient, const at::Tensor& tensor) {
   return grouped.to(tensor.scalar_type());
 }
 
-// From the queries, keys and values alone. What was dropped out in the forward is not known, nor then the gradients.
+// Uses only queries, keys and values. With dropout, the dropped elements are unknown, and so are the gradients.
 FourTensors attend_backward(
     const at::Tensor& gradient,
     const at::Tensor& query,
@@ -144,7 +144,7 @@ FourTensors attend_backward(
       of_bias};
 }
 
-// What flash attention and cuDNN's return, of which the CPU has the output alone.
+// For flash and cuDNN attention: the CPU computes only the first output.
 FusedAttention output_alone(const at::Tensor& output) {
   return {output, {}, {}, {}, 0, 0, {}, {}, {}};
 }
@@ -281,8 +281,8 @@ TwoTensors rms_norm_backward(
   return {weighted.sub(normal.mul(along)).mul(scale).to(input.scalar_type()), of_weight};
 }
 
-// A GPU keeps statistics of half precision in single precision; the CPU takes all of it in one. These bring everything to
-// the precision of the statistics, and the gradients back.
+// A GPU keeps the statistics of half-precision inputs in single precision; the CPU takes everything in one dtype. These
+// functions convert the arguments to the dtype of the statistics, and the gradients back.
 ThreeTensors in_precision_of(const at::Tensor& input, const OptTensor& weight, const ThreeTensors& gradients) {
   const auto& [of_input, of_weight, of_bias] = gradients;
   const c10::ScalarType dtype = value(weight).defined() ? weight->scalar_type() : input.scalar_type();
@@ -351,12 +351,12 @@ ThreeTensors cudnn_batch_norm_backward(
       gradient, input, weight, running_mean, running_var, mean, scale, /*train=*/true, epsilon, {true, true, true});
 }
 
-// A GPU keeps no buffer.
+// A GPU returns no buffer.
 at::Tensor log_sigmoid_backward(const at::Tensor& gradient, const at::Tensor& input) {
   return gradient.mul(input.neg().sigmoid());
 }
 
-// cuDNN samples bilinearly, takes zeros from outside, and aligns corners.
+// cuDNN samples bilinearly with zero padding and aligned corners.
 at::Tensor grid_sampler(const at::Tensor& input, const at::Tensor& grid) {
   return at::grid_sampler_2d(input, grid, /*interpolation_mode=*/0, /*padding_mode=*/0, /*align_corners=*/true);
 }

@@ -1,4 +1,4 @@
-// What computes on the CPU the values that a GPU computes by kernels of its own.
+// CPU equivalents of kernels that only a GPU has, to compute known values.
 #pragma once
 
 #include <torchfake/core/operator_facts.h>

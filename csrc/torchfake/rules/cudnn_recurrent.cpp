@@ -1,4 +1,4 @@
-// Recurrent networks as cuDNN runs them. Layouts and sizes are those that it showed on an H200.
+// Recurrent networks as cuDNN runs them. Layouts and sizes as observed on an H200.
 #include <torchfake/rules/cudnn_recurrent.h>
 
 #include <ATen/EmptyTensor.h>
@@ -25,7 +25,7 @@ int64_t gates_of(Cudnn mode) {
   return mode == Cudnn::kLstm ? 4 : mode == Cudnn::kGru ? 3 : 1;
 }
 
-// Where each weight lies in the buffer: the matrices of all layers first, then their biases.
+// The position of each weight in the buffer: the matrices of all layers first, then their biases.
 struct WeightLayout {
   std::vector<int64_t> offsets;
   int64_t numel = 0;
@@ -45,12 +45,12 @@ WeightLayout layout_of(at::TensorList weights, Cudnn mode, int64_t hidden_size, 
   place(2);
   const int64_t matrices = layout.numel;
   place(1);
-  // There is room for two biases in each layer, also where the network has none.
+  // Two biases are reserved for each layer, even if the network has none.
   layout.numel = matrices + layers * 2 * gates_of(mode) * hidden_size;
   return layout;
 }
 
-// What the forward keeps for the backward, in bytes: gates and states, what goes from layer to layer, masks of dropout.
+// The bytes that the forward saves for the backward: gates and states, activations between layers, dropout masks.
 int64_t reserve_bytes(
     Cudnn mode,
     int64_t rows,
@@ -68,7 +68,7 @@ int64_t reserve_bytes(
       (drops ? aligned((num_layers - 1) * layer / 4) : 0);
 }
 
-// A padded batch is computed step by step; its other order is a view of that.
+// A padded batch is computed step by step; with batch_first the result is a transposed view.
 at::Tensor steps_first(std::vector<int64_t> sizes, c10::ScalarType dtype, bool batch_first) {
   if (!batch_first) {
     return empty(sizes, dtype);
@@ -77,7 +77,7 @@ at::Tensor steps_first(std::vector<int64_t> sizes, c10::ScalarType dtype, bool b
   return empty(sizes, dtype).transpose(0, 1);
 }
 
-// Steps, batch and features; packed, steps and batch are one dimension.
+// Steps, batch and features; for packed input, steps and batch are one dimension.
 void check_input(const at::Tensor& input, bool packed) {
   TORCH_CHECK(
       input.dim() == (packed ? 2 : 3),
@@ -131,7 +131,7 @@ FiveTensors cudnn_rnn(
                                           : empty({layout_of(weight, mode, hidden_size, layers).numel}, dtype)};
 }
 
-// Views of one buffer, which is laid out as that of the weights; where there are no biases, copies of what is in it.
+// Views of one buffer with the layout of the weights; without biases, copies of its contents.
 std::vector<at::Tensor> gradients_of(
     at::TensorList weights,
     const at::Tensor& weight_buf,
@@ -219,7 +219,7 @@ void check_dtypes(const at::Tensor& input, at::TensorList hidden, at::TensorList
   }
 }
 
-// The buffer that the weights lie in as cuDNN wants them; undefined where they do not.
+// The buffer that holds the weights in cuDNN's layout; undefined if they are laid out differently.
 at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
   const c10::Storage& storage = weights[0].storage();
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -239,7 +239,7 @@ std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
   return {values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel()};
 }
 
-// cuDNN's own autocast, which is not in a PyTorch without CUDA, casts all that it is given.
+// cuDNN's own autocast, absent from a PyTorch without CUDA, casts all of its arguments.
 void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::vector<at::Tensor>& weights) {
   if (!KernelEnvironment::autocast_enabled(c10::kCUDA)) {
     return;
@@ -270,7 +270,7 @@ bool cudnn_recurrent(const Call& call) {
   std::vector<at::Tensor> weights = call.arg(kFirst + 1).toTensorVector();
   const int64_t num_layers = call.arg(kFirst + 3).toInt();
   if (hidden.size() != (kMode == Cudnn::kLstm ? 2 : 1) || weights.empty() || num_layers < 1) {
-    return false;  // PyTorch has an error for it
+    return false;  // PyTorch raises its own error for this
   }
   cast_for_autocast(input, hidden, weights);
   check_dtypes(input, hidden, weights);

@@ -1,4 +1,4 @@
-// What a decomposition may be told about values that nobody knows.
+// Answers to decompositions that read unknown values.
 #include <torchfake/rules/decompositions.h>
 
 namespace torchfake {

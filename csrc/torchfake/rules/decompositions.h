@@ -1,5 +1,4 @@
-// What a decomposition that runs on this thread may be told about values that nobody knows, because its outcome does not
-// depend on them.
+// Answers that a decomposition on this thread gets when it reads unknown values on which its outcome does not depend.
 #pragma once
 
 #include <torchfake/core/scoped.h>
@@ -8,24 +7,24 @@
 
 namespace torchfake {
 
-// While one lives, a decomposition that asks whether its input is valid is told so: the first `hold` of its checks are
-// true, the others, which look for something amiss, are false. A real run with bad values would end in an error.
+// While alive, the validity checks of a decomposition succeed: the first `hold` of them return true, the others, which
+// search for invalid values, return false. A real run with invalid values would end in an error.
 class ValidInput : Scoped<std::optional<int>> {
  public:
   explicit ValidInput(int hold);
 
-  // The answer to the next check; nothing where none lives.
+  // The answer to the next check, or nothing if no ValidInput is alive.
   static std::optional<bool> next_check();
 };
 
-// While one lives, numbers that are asked for are only multiplied with: the step of an optimizer.
+// While alive, numbers read from tensors are only used as factors: an optimizer step.
 class FactorsAlone : Scoped<bool> {
  public:
   FactorsAlone();
   static bool active();
 };
 
-// While one lives, a mask takes everything: what it selects is only summed up.
+// While alive, a mask selects everything: the selected elements are only summed up.
 class SelectsAll : Scoped<bool> {
  public:
   SelectsAll();

@@ -12,7 +12,7 @@ namespace {
 
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 
-// The batch sizes of both, broadcast, with room for two more.
+// The broadcast batch sizes of both, with capacity for two more.
 std::vector<int64_t> batch_of(const at::Tensor& x1, const at::Tensor& x2) {
   return at::infer_size(x1.sizes().slice(0, x1.dim() - 2), x2.sizes().slice(0, x2.dim() - 2));
 }
@@ -55,7 +55,7 @@ at::Tensor pdist_backward(const at::Tensor& /*grad*/, const at::Tensor& self) {
   return contiguous_like(self);
 }
 
-// The norms of half precision are accumulated in float.
+// Norms of half-precision tensors are accumulated in float.
 c10::ScalarType norm_dtype(const at::Tensor& g) {
   const c10::ScalarType dtype = g.scalar_type();
   return dtype == c10::kBFloat16 || dtype == c10::kHalf ? c10::kFloat : dtype;

@@ -1,4 +1,4 @@
-// Operators that draw, and the gradients of what they drew.
+// Operators that draw random samples, and their gradients.
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_like.h>
 
@@ -16,7 +16,7 @@ at::Tensor drawn_like(const at::Tensor& self) {
   return contiguous_like(self);
 }
 
-// Of floats and doubles on the CPU, which computes with doubles.
+// Requires float or double on the CPU, whose kernel computes in double.
 void require_wide(const at::Tensor& self, const char* kernel) {
   const bool is_narrow = self.scalar_type() == c10::kHalf || self.scalar_type() == c10::kBFloat16;
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -33,7 +33,7 @@ at::Tensor drawn_of_wide(const at::Tensor& self) {
   return contiguous_like(self);
 }
 
-// Gradients are made as large as the first argument, and grow where another is larger.
+// Gradients start with the sizes of the first argument and are resized if another is larger.
 at::Tensor standard_gamma_grad(const at::Tensor& self, const at::Tensor& output) {
   at::Tensor result = contiguous_like(self);
   at::TensorIteratorConfig().add_output(result).add_const_input(self).add_const_input(output).build();
@@ -59,7 +59,7 @@ at::Tensor binomial(const at::Tensor& count, const at::Tensor& prob) {
   TORCH_CHECK_VALUE(
       prob.is_floating_point(), "binomial only supports floating-point dtypes for prob, got: ", prob.scalar_type());
   require_wide(count, "binomial_cpu");
-  // The result is made as large as the counts, and grows where there are more probabilities.
+  // The result starts with the sizes of the counts and is resized if there are more probabilities.
   at::Tensor drawn = contiguous_like(count);
   at::TensorIteratorConfig().add_output(drawn).add_const_input(count).add_const_input(prob).build();
   return drawn;
@@ -69,7 +69,7 @@ TwoTensors native_dropout(const at::Tensor& input, double p, std::optional<bool>
   const bool drops = train.value_or(true);
   TORCH_CHECK(!drops || (p >= 0 && p <= 1), "dropout probability has to be between 0 and 1, but got ", p);
   if (input.numel() == 0 && claimed_device().is_cpu()) {
-    return {input, strided_like(input)};  // the CPU hands an empty one back, with another in the place of the mask
+    return {input, strided_like(input)};  // the CPU returns an empty input itself, and an empty tensor as the mask
   }
   return {strided_like(input), strided_like(input, c10::kBool)};
 }

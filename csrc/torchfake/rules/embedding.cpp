@@ -57,7 +57,7 @@ void check(
   }
 }
 
-// Where the CPU sums without knowing which bag an index is in.
+// Whether the CPU uses a fast path that does not compute the bag of each index.
 bool sums_fast(const at::Tensor& weight, const at::Tensor& per_sample_weights, int64_t padding_idx) {
   const c10::ScalarType dtype = weight.scalar_type();
   return (dtype == c10::kFloat || dtype == c10::kHalf || dtype == c10::kBFloat16) && weight.stride(1) == 1 &&
@@ -78,7 +78,7 @@ FourTensors embedding_bag(
       !claimed_device().is_cpu() || weight.size(0) > 0 || indices.numel() == 0,
       "embedding_bag: Expected idx >= 0 && idx < num_embeddings, but there are no embeddings");
   const int64_t bags = offsets.size(0) - (include_last_offset ? 1 : 0);
-  // Both are brought to the wider of the two.
+  // Both are converted to the wider integer type.
   const c10::ScalarType dtype = offsets.scalar_type() == c10::kLong ? c10::kLong : indices.scalar_type();
   const at::Tensor output = empty({bags, weight.size(1)}, weight.scalar_type());
   const at::Tensor maxima = empty({bags, weight.size(1)}, dtype);

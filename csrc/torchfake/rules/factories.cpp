@@ -1,4 +1,4 @@
-// Factory functions whose result is a part of a larger storage, or lies between tensors.
+// Factory functions whose result is part of a larger storage or depends on tensors.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/logspace.h>
@@ -11,7 +11,7 @@ namespace torchfake {
 
 namespace {
 
-// A periodic window is a symmetric one of one more element, with the last left out.
+// A periodic window is a symmetric one with one more element, without its last.
 at::Tensor kaiser_window(
     int64_t window_length,
     bool periodic,
@@ -70,7 +70,7 @@ void check_number(const at::Tensor& number) {
 
 void check_number(const at::Scalar& /*number*/) {}
 
-// Between tensors: their values decide nothing of the shape, which the composite does not know when it reads them.
+// linspace and logspace between tensors: their values do not affect the shape, but the composite reads them.
 template <typename Start, typename End>
 at::Tensor linspace(
     const Start& start,
@@ -108,7 +108,7 @@ at::Tensor logspace(
   return linspace(start, end, steps, dtype, layout, device, pin_memory);
 }
 
-// A number of the same kind, where only its value is not known.
+// A number of the same kind, if only its value is unknown.
 at::Scalar stand_in(const at::Tensor& number) {
   check_number(number);
   return number.is_complex() ? at::Scalar(c10::complex<double>(0)) : at::Scalar(0);
@@ -118,7 +118,7 @@ at::Scalar stand_in(const at::Scalar& number) {
   return number;
 }
 
-// An argument that has as many elements as there are steps keeps its shape, as for the form that takes numbers.
+// An argument with as many elements as there are steps keeps its shape, as in the overload that takes numbers.
 template <typename Start, typename End>
 at::Tensor& linspace_out(const Start& start, const End& end, int64_t steps, at::Tensor& out) {
   return at::linspace_out(out, stand_in(start), stand_in(end), steps);

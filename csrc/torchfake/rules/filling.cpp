@@ -1,4 +1,4 @@
-// Operators that write to some places of a tensor.
+// Operators that write to some elements of a tensor.
 #include <ATen/Dispatch.h>
 #include <ATen/MemoryOverlap.h>
 
@@ -9,7 +9,7 @@ namespace torchfake {
 
 namespace {
 
-// index_fill_(self, dim, index, value). It fills an expanded tensor too, and warns.
+// index_fill_(self, dim, index, value). An expanded tensor is allowed, with a warning.
 void check_index_fill(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool value_is_complex) {
   TORCH_CHECK_INDEX(index.scalar_type() == c10::kLong, "index_fill_(): Expected dtype int64 for index.");
   at::assert_no_overlap(self, index);
@@ -35,7 +35,7 @@ at::Tensor& index_fill_tensor(at::Tensor& self, int64_t dim, const at::Tensor& i
   return self;
 }
 
-// masked_fill_(self, mask, value), on an expanded tensor too.
+// masked_fill_(self, mask, value), which allows an expanded tensor.
 void check_masked_fill(const at::Tensor& self, const at::Tensor& mask) {
   TORCH_CHECK(
       mask.scalar_type() == c10::kBool,
@@ -47,7 +47,7 @@ void check_masked_fill(const at::Tensor& self, const at::Tensor& mask) {
 at::Tensor& masked_fill_scalar(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
   check_masked_fill(self, mask);
   if (!c10::isFloat8Type(self.scalar_type()) && !c10::isBarebonesUnsignedType(self.scalar_type())) {
-    // Throws where the value does not fit.
+    // Throws if the value does not fit.
     AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND4(
         c10::kBool, c10::kBFloat16, c10::kHalf, c10::kComplexHalf, self.scalar_type(), "masked_fill", [&] {
           value.to<scalar_t>();
@@ -66,7 +66,7 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
   return self;
 }
 
-// masked_scatter_(self, mask, source). How many elements of the source it takes is for the mask's values to say.
+// masked_scatter_(self, mask, source). How many elements of the source are used depends on the values of the mask.
 at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::Tensor& source) {
   at::assert_no_internal_overlap(self);
   TORCH_CHECK(
@@ -83,7 +83,7 @@ at::Tensor& masked_scatter_(at::Tensor& self, const at::Tensor& mask, const at::
   return self;
 }
 
-// put_(self, index, source): places in the flattened tensor.
+// put_(self, index, source): positions in the flattened tensor.
 at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& source) {
   TORCH_CHECK(
       index.scalar_type() == c10::kLong, "put_(): Expected a long tensor for index, but got ", index.scalar_type());
@@ -108,7 +108,7 @@ at::Tensor& put_(at::Tensor& self, const at::Tensor& index, const at::Tensor& so
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-// Each mask stands for an index along every dimension that it covers.
+// Each mask counts as an index along every dimension that it covers.
 void check_indices(const at::Tensor& self, const Indices& indices) {
   int64_t dims = 0;
   for (const std::optional<at::Tensor>& index : indices) {
@@ -143,7 +143,7 @@ void check_indices(const at::Tensor& self, const Indices& indices) {
       ')');
 }
 
-// x[mask] = number fills, and a number is of any dtype.
+// x[mask] = number is a fill, which accepts a number of any dtype.
 bool fills(const Indices& indices, const at::Tensor& values, bool accumulate) {
   if (accumulate || values.numel() != 1) {
     return false;
@@ -157,7 +157,8 @@ bool fills(const Indices& indices, const at::Tensor& values, bool accumulate) {
   return masks == 1;
 }
 
-// _index_put_impl_(self, indices, values, accumulate), to an expanded tensor too. That values fit is checked before.
+// _index_put_impl_(self, indices, values, accumulate), which allows an expanded tensor. That the values fit is checked
+// earlier.
 at::Tensor& index_put_(at::Tensor& self, const Indices& indices, const at::Tensor& values, bool accumulate) {
   at::assert_no_overlap(self, values);
   check_indices(self, indices);

@@ -1,4 +1,5 @@
-// The in-place and out= forms of an operator: its plain form says what the result is, and the argument takes it.
+// The in-place and out= forms of an operator: the plain form computes the result, which is then written to the
+// argument.
 #include <torchfake/rules/forms.h>
 
 #include <ATen/MemoryOverlap.h>
@@ -11,13 +12,13 @@ namespace torchfake {
 
 namespace {
 
-// Runs the plain form of an operator on the arguments of another form of it.
+// Runs the plain form of an operator on the arguments of another form.
 class PlainForm {
  public:
   explicit PlainForm(c10::OperatorName name) : name_(std::move(name)) {}
 
-  // Replaces the arguments of `op` on the stack, without `outs`, by what the plain form returns for them. Arguments are
-  // matched by name: a plain form that makes a tensor also takes a dtype and a device, which the out= form has not.
+  // Replaces the arguments of `op` on the stack, except `outs`, by the results of the plain form. Arguments are matched
+  // by name: the plain form of a factory also takes a dtype and a device, which the out= form lacks.
   void run(const c10::OperatorHandle& op, c10::ArrayRef<at::Tensor> outs, torch::jit::Stack* stack) const {
     const auto plain = c10::Dispatcher::singleton().findSchemaOrThrow(name_.name.c_str(), name_.overload_name.c_str());
     const size_t given = op.schema().arguments().size() - outs.size();
@@ -169,7 +170,7 @@ void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results
   }
   for (size_t i = 0; i < outs.size(); ++i) {
     if (at::native::resize_output(outs[i], results[i].sizes())) {
-      // The result may be a part of what was computed, and so is the argument then.
+      // The result may be a slice of a larger tensor; the argument becomes the same slice.
       outs[i].resize_({static_cast<int64_t>(results[i].storage().nbytes() / results[i].itemsize())});
       outs[i].as_strided_(results[i].sizes(), results[i].strides());
     }

@@ -1,4 +1,4 @@
-// Fourier transforms: the library transforms a batch, and the strides of the result follow from how it was gathered.
+// Fourier transforms: the library transforms a batch, and the strides of the result depend on how the batch was formed.
 #include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/_fft_c2c.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Dims = c10::SmallVector<int64_t, 5>;
 
-// Each a dimension of `self`, and none twice: all that follows counts on it.
+// Requires valid and distinct dimensions; the code below relies on this.
 void check_dims(const at::Tensor& self, c10::IntArrayRef dims) {
   for (const int64_t dim : dims) {
     TORCH_CHECK_INDEX(
@@ -26,10 +26,10 @@ void check_dims(const at::Tensor& self, c10::IntArrayRef dims) {
         dim,
         ')');
   }
-  at::dim_list_to_bitset(dims, self.dim());  // throws where one appears twice
+  at::dim_list_to_bitset(dims, self.dim());  // throws on a repeated dimension
 }
 
-// Dimensions by falling stride; the last one may have to stay last.
+// Sorts the dimensions by decreasing stride, optionally keeping the last one last.
 Dims by_stride(const at::Tensor& self, c10::IntArrayRef dims, bool keep_last) {
   Dims sorted(dims.begin(), dims.end());
   const c10::IntArrayRef strides = self.strides();
@@ -39,8 +39,8 @@ Dims by_stride(const at::Tensor& self, c10::IntArrayRef dims, bool keep_last) {
   return sorted;
 }
 
-// The result of a transform over `dims`: batch dimensions come first, in the order of the input's strides, then the
-// transformed ones; memory is dense in that order.
+// The result of a transform over `dims`: dense in memory, with the batch dimensions first, ordered by the input's
+// strides, then the transformed ones.
 at::Tensor transformed(
     const at::Tensor& self,
     c10::IntArrayRef out_sizes,
@@ -63,7 +63,8 @@ at::Tensor transformed(
   return at::detail::empty_strided_meta(out_sizes, out_strides, dtype);
 }
 
-// Whether a GPU transforms over all dimensions at once. Otherwise, and on the CPU for complex-to-real, it goes one by one.
+// Whether a GPU transforms all dimensions at once. Otherwise, and on the CPU for complex-to-real, it transforms one by
+// one.
 bool at_once_on_gpu(c10::IntArrayRef dim) {
   return !claimed_device().is_cpu() && dim.size() <= 3 && !(dim.size() >= 2 && dim[0] == 0 && dim[1] == 1);
 }
@@ -100,7 +101,7 @@ at::Tensor fft_r2c(const at::Tensor& self, c10::IntArrayRef dim, int64_t /*norma
   return rest.empty() ? last : transformed(last, sizes, by_stride(last, rest, /*keep_last=*/false), dtype);
 }
 
-// The library transforms between sizes that are the same, or where one is the non-redundant half of the other.
+// The library requires both sizes to be equal, or one to be the non-redundant half of the other.
 void check_last_size(int64_t frequencies, int64_t size) {
   const auto [small, large] = std::minmax(frequencies, size);
   TORCH_CHECK(
@@ -112,8 +113,8 @@ void check_last_size(int64_t frequencies, int64_t size) {
       " frequencies");
 }
 
-// Over several dimensions: complex over all but the last, then real over that one. A GPU overwrites its input, and so
-// works on a contiguous copy unless the complex transform has made one.
+// Over several dimensions: a complex transform over all but the last, then complex-to-real over that one. A GPU
+// overwrites its input, so it works on a contiguous copy unless the complex transform has created one.
 at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normalization, int64_t last_dim_size) {
   TORCH_CHECK(self.is_complex(), "expected a complex input");
   TORCH_CHECK(!dim.empty(), "expected at least one dimension to transform");
@@ -131,7 +132,7 @@ at::Tensor fft_c2r(const at::Tensor& self, c10::IntArrayRef dim, int64_t normali
   return transformed(input, sizes, dim.slice(dim.size() - 1), dtype);
 }
 
-// The result is copied; a GPU scales it in the same step, and an argument that has to grow takes its strides.
+// The result is copied. A GPU scales it in the same step, and an argument that is resized takes its strides.
 void write_transformed(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
   if (claimed_device().is_cuda()) {
     write_out(outs[0], results[0], OutDtype::kCastable);
@@ -147,7 +148,7 @@ at::Tensor& fft_r2c_out(
     bool onesided,
     at::Tensor& out) {
   const at::Tensor result = fft_r2c(self, dim, normalization, onesided);
-  // Two-sided, one half of `out` is written and the other filled from it.
+  // For a two-sided result one half of `out` is written and the other is filled from it.
   (onesided ? write_transformed : write_copy)({out}, {result});
   return out;
 }

@@ -1,4 +1,4 @@
-// The fused attention kernels: results lie in memory as the query does, or as [batch, length, heads, size].
+// The fused attention kernels: results have the query's layout, or [batch, length, heads, size].
 #include <ATen/OpMathType.h>
 
 #include <torchfake/core/kernel_environment.h>
@@ -31,7 +31,7 @@ void check_efficient(const at::Tensor& query) {
       "cutlassF: no kernel found to launch!");
 }
 
-// [batch, heads, length, size], with heads inside length.
+// [batch, heads, length, size], with heads inside length in memory.
 at::Tensor heads_inside(int64_t batch, int64_t heads, int64_t length, int64_t size, c10::ScalarType dtype) {
   return empty({batch, length, heads, size}, dtype).transpose(1, 2);
 }
@@ -79,7 +79,7 @@ int64_t rounded_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The gradient of a bias is a part of a tensor whose rows are aligned.
+// The gradient of a bias is a slice of a tensor with aligned rows.
 at::Tensor bias_gradient(const at::Tensor& bias) {
   TORCH_CHECK(bias.dim() > 0, "expected an attention bias of one dimension or more, got a number");
   std::vector<int64_t> sizes = bias.sizes().vec();
@@ -107,7 +107,7 @@ FourTensors efficient_backward(
       attn_bias.defined() && grad_input_mask[3] ? bias_gradient(attn_bias) : at::Tensor()};
 }
 
-// In the order of the query's strides.
+// A tensor whose dimensions are ordered in memory like the query's.
 at::Tensor laid_out_like(const at::Tensor& query, c10::IntArrayRef sizes) {
   if (query.sizes() == sizes) {
     return strided_like(query);
@@ -151,7 +151,7 @@ ThreeTensors strided_gradients(
   return {strided_like(query), strided_like(key), strided_like(value)};
 }
 
-// The kernels below take [batch, length, heads, size], or all sequences in one, [total, heads, size].
+// The kernels below take [batch, length, heads, size], or all sequences concatenated, [total, heads, size].
 FiveTensors flash_forward(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -264,7 +264,7 @@ ThreeTensors flash_for_cpu_backward(
   return {gradient_of(query), gradient_of(key), gradient_of(value)};
 }
 
-// _flash_attention_forward(query, key, value, ...) and its like: their kernels read rows.
+// _flash_attention_forward(query, key, value, ...) and its variants require contiguous rows.
 RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
   for (size_t i = 0; i < 3; ++i) {
     const at::Tensor tensor = call.arg(i).toTensor();
@@ -278,7 +278,7 @@ RuleResult check_rows(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// For backends that bring a kernel of their own; the devices that PyTorch itself knows have none.
+// For backends with a kernel of their own; PyTorch's own devices have none.
 RuleResult refuse_overrideable(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor query = call.arg(0).toTensor();
   TORCH_CHECK_NOT_IMPLEMENTED(

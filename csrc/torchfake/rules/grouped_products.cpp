@@ -1,4 +1,4 @@
-// Products of groups of rows, one matrix for each: mixtures of experts.
+// Grouped matrix products, one matrix per group of rows: mixtures of experts.
 #include <ATen/native/GroupedMMUtils.h>
 
 #include <torchfake/rules/forms.h>
@@ -8,7 +8,7 @@ namespace torchfake {
 
 namespace {
 
-// Rows or columns start at multiples of 16 bytes. True where it is columns.
+// Requires rows or columns to start at multiples of 16 bytes. Returns true for column-major matrices.
 bool check_aligned(const at::Tensor& matrix) {
   constexpr int64_t kBytes = 16;
   const int64_t rows = matrix.stride(-2);
@@ -68,8 +68,8 @@ at::Tensor grouped_mm(
   return at::native::create_grouped_gemm_output_tensor(self, mat2, offs, self.scalar_type());
 }
 
-// One scale for each row of what is multiplied from the left, and each column from the right; of each group, where the
-// groups are not matrices of their own.
+// One scale per row of the left matrix and per column of the right one, for each group if the groups are slices of one
+// 2D matrix.
 void check_scale(const at::Tensor& scale, const at::Tensor& matrix, int64_t scaled_dim, int64_t groups) {
   TORCH_CHECK(
       scale.scalar_type() == c10::kFloat || scale.scalar_type() == c10::kFloat8_e8m0fnu,

@@ -1,4 +1,4 @@
-// Rules for indexing: a mask whose values are known gives a shape that is known, whatever is being indexed.
+// Rules for indexing: a mask with known values gives a known shape, whatever tensor is indexed.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -30,13 +30,13 @@ namespace {
       "of indices, or build the mask from constants.");
 }
 
-// Whether the gradient of a value that was written where a mask is true is computed.
+// Whether the running gradient is that of a value written where a mask is true, which only sums up the selection.
 bool sums_selection_up() {
   const auto node = torch::autograd::get_current_node();
   return dynamic_cast<const torch::autograd::generated::MaskedFillBackward1*>(node.get()) != nullptr;
 }
 
-// The values of a mask, or the error.
+// Returns the values of a mask, or throws.
 at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModePtr& mode) {
   const std::optional<at::Tensor> values = read_values(mask, value_limit(mode->options));
   if (!values &&
@@ -51,7 +51,7 @@ at::Tensor mask_values(const Call& call, const FakeTensorImpl& mask, const ModeP
   return *values;
 }
 
-// x[mask]: the mask becomes the indices it stands for.
+// x[mask]: replaces the mask by the indices it stands for.
 RuleResult index(Call& call, const ModePtr& mode) {
   bool has_mask = false;
   for (const TensorArg& tensor : call.tensors()) {
@@ -107,8 +107,8 @@ RuleResult masked_select(Call& call, const ModePtr& mode) {
   return answer_with(call, out);
 }
 
-// multinomial(self, num_samples, replacement, generator), or with out=. The CPU looks at the probabilities: where they
-// are known, the real operator does, with numbers of its own to draw from.
+// multinomial(self, num_samples, replacement, generator), or with out=. The CPU checks the probabilities: if they are
+// known, the real operator does so, with a generator of its own.
 RuleResult multinomial(Call& call, const ModePtr& mode) {
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   const bool looks = self != nullptr && self->claimed_device().is_cpu() && self->dim() > 0;

@@ -1,4 +1,4 @@
-// The claimed device of the call that runs, for kernels that depend on it.
+// The claimed device of the running call, for kernels that depend on it.
 #include <torchfake/rules/kernels.h>
 
 #include <torchfake/core/call_context.h>

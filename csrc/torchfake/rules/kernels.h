@@ -1,15 +1,17 @@
-// Kernels of our own for operators that PyTorch has no C++ meta kernel for, or none that answers as the real one does.
-// One file per family. Each is written like the operator itself and runs inside a kernel call: fakes answer `meta`.
+// Our own kernels for operators whose C++ meta kernel PyTorch lacks, or whose meta kernel deviates from the real one.
+// One file per family. Each kernel is written like the operator itself and runs inside a kernel call, where fakes
+// report `meta`.
 #pragma once
 
 #include <torchfake/rules/native_table.h>
 
 namespace torchfake {
 
-// The device that the call now running claims: kernels of different devices lay out some results differently.
+// The device claimed by the running call: the layout of some results depends on it.
 c10::Device claimed_device();
 
-// Whether cuDNN normalises batches of these dtypes. In half precision it wants parameters in single precision.
+// Whether cuDNN supports batch normalisation in these dtypes. Half-precision inputs require single-precision
+// parameters.
 bool cudnn_normalizes(const at::Tensor& input, const at::Tensor& weight);
 
 using KernelList = std::vector<NativeKernel>;

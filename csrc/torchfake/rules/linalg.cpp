@@ -1,4 +1,4 @@
-// Linear algebra: results that lie column by column, as LAPACK leaves them, and bits that a kernel sets at its end.
+// Linear algebra: column-major results, as LAPACK returns them, and bits that a kernel sets at its end.
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_svd_meta_dispatch.h>
@@ -27,7 +27,7 @@ std::vector<int64_t> without_last(const at::Tensor& tensor) {
 
 at::Tensor cholesky(const at::Tensor& self) {
   if (self.numel() == 0) {
-    return contiguous_like(self);  // whatever its sizes: the real one looks no further
+    return contiguous_like(self);  // regardless of its sizes: the real kernel returns early
   }
   at::native::squareCheckInputs(self, "cholesky");
   require_floating_or_complex(self, "cholesky");
@@ -98,7 +98,7 @@ at::Tensor ormqr(const at::Tensor& self, const at::Tensor& tau, const at::Tensor
 TwoTensors eig(const at::Tensor& self) {
   at::native::squareCheckInputs(self, "linalg.eig");
   const c10::ScalarType dtype = c10::toComplexType(self.scalar_type());
-  // A GPU's library leaves vectors in columns as well; they are copied to where they are wanted.
+  // A GPU's library also returns vectors in columns, which are then copied to the result.
   return {
       empty(without_last(self), dtype),
       claimed_device().is_cuda() ? empty(self.sizes(), dtype) : column_major(self.sizes(), dtype)};
@@ -126,12 +126,12 @@ at::Tensor solve_triangular(const at::Tensor& self, const at::Tensor& other, boo
       other.scalar_type(),
       " instead");
   const auto [sizes, self_sizes] = at::native::_linalg_broadcast_batch_dims(other, self);
-  // The library cannot conjugate without transposing: rather than copy such a matrix, the whole system is transposed.
+  // The library cannot conjugate without transposing. Such a matrix is not copied; the whole system is transposed.
   const bool transposes = self.is_conj() && self.expand(self_sizes).mT().is_contiguous();
   return transposes ? empty(sizes, other.scalar_type()) : column_major(sizes, other.scalar_type());
 }
 
-// A GPU's library has the right singular vectors in rows.
+// A GPU's library returns the right singular vectors as rows.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_svd(
     const at::Tensor& self,
     bool full_matrices,
@@ -144,7 +144,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linalg_svd(
   return {u, s, vh};
 }
 
-// X A = B is solved as the transposed system; the result is conjugated by its bit.
+// X A = B is solved as the transposed system; the result is conjugated lazily, by its conjugate bit.
 void conjugate_if_transposed(const at::Tensor& result, bool left) {
   if (!left && result.is_complex() && result.numel() > 0) {
     result._set_conj(!result.is_conj());
@@ -171,7 +171,7 @@ at::Tensor& linalg_lu_solve_out(
     at::Tensor& out) {
   at::meta::linalg_lu_solve_outf(factors, pivots, right_side, left, adjoint, out);
   const at::Tensor wanted = at::meta::linalg_lu_solve(factors, pivots, right_side, left, adjoint);
-  if (out.strides() == wanted.strides()) {  // otherwise the result is copied to it
+  if (out.strides() == wanted.strides()) {  // otherwise the result is copied into it
     conjugate_if_transposed(out, left);
   }
   return out;
@@ -212,7 +212,7 @@ at::Tensor& addbmm_out(
   return out;
 }
 
-// A matrix of no elements is not multiplied with: `self` is, and its sizes are the result's.
+// With an empty matrix there is no product: the result is the scaled `self`, with its sizes.
 at::Tensor& addmv_out(
     const at::Tensor& self,
     const at::Tensor& matrix,
@@ -237,7 +237,7 @@ at::Tensor addmv(
   return addmv_out(self, matrix, vector, beta, alpha, out);
 }
 
-// Resizes what it adds to: a vector becomes the matrix that it is broadcast to.
+// Resizes its input: a vector becomes the matrix that it is broadcast to.
 at::Tensor& addbmm_(
     at::Tensor& self,
     const at::Tensor& batch1,
@@ -257,10 +257,10 @@ at::Tensor addbmm(
   return addbmm_out(self, batch1, batch2, beta, alpha, out);
 }
 
-// The drivers of least squares, by what they find on the way.
+// The drivers for least squares, and what each of them computes.
 struct Driver {
   bool finds_rank;
-  bool finds_singular_values;  // leaves residuals where the rank is full
+  bool finds_singular_values;  // returns residuals if the matrix has full rank
   bool leaves_residuals;
 };
 
@@ -296,7 +296,8 @@ void check_least_squares(const at::Tensor& self, const at::Tensor& other, bool i
   at::native::checkFloatingOrComplex(self, "torch.linalg.lstsq");
 }
 
-// LAPACK leaves the solution in the place of the right side, which has as many rows as there are equations, if not more.
+// LAPACK returns the solution in the memory of the right-hand side, which has at least as many rows as there are
+// equations.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> least_squares(
     const at::Tensor& self,
     const at::Tensor& other,

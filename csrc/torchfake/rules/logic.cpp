@@ -1,4 +1,4 @@
-// Operators whose result may follow from one operand alone. See Note [Absorbing operands].
+// Operators whose result may follow from one operand. See Note [Absorbing operands].
 #include <torchfake/rules/operator_table.h>
 #include <torchfake/values/absorbing.h>
 
@@ -23,7 +23,7 @@ Absorbs find_absorbing(const OpTraits& traits) {
       : Absorbs::kNothing;
 }
 
-// Asked of the few calls that have one known operand and one that is not.
+// Called only for the few calls with one known and one unknown operand.
 Absorbs absorbing(const OpTraits& traits) {
   static std::mutex mutex;
   static auto* const found = new std::unordered_map<const OpTraits*, Absorbs>();

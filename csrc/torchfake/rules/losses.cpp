@@ -38,10 +38,10 @@ at::Tensor binary_cross_entropy_backward(const at::Tensor& /*grad_output*/, cons
 
 at::Tensor huber_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0, "huber_loss does not support non-positive values for delta.");
-  // Whatever the target is, the loss has the input's dtype.
+  // The loss has the input's dtype, whatever the target's.
   const at::Tensor loss = pointwise(self, target);
   check_castable(loss.scalar_type(), self.scalar_type());
-  // A number that names no reduction is none.
+  // An invalid reduction number counts as no reduction.
   const bool is_reduced = reduction == at::Reduction::Mean || reduction == at::Reduction::Sum;
   return reduced(loss.to(self.scalar_type()), is_reduced ? reduction : at::Reduction::None);
 }
@@ -69,7 +69,7 @@ at::Tensor mse_backward(
     const at::Tensor& self,
     const at::Tensor& target,
     int64_t reduction) {
-  at::Tensor grad_input = contiguous_like(self);  // which the iterator resizes where the others are larger
+  at::Tensor grad_input = contiguous_like(self);  // resized by the iterator if the others are larger
   return mse_backward_out(grad_output, self, target, reduction, grad_input);
 }
 
@@ -129,12 +129,12 @@ at::Tensor backward_of_first(const at::Tensor& /*grad_output*/, const at::Tensor
   return contiguous_like(self);
 }
 
-// The libraries have kernels of their own for some sizes; they are not modelled.
+// The libraries have special kernels for some sizes, which are not modelled.
 bool library_has_none() {
   return false;
 }
 
-// One loss, or one for each row of a batch.
+// The sizes of one loss, or of one per row of a batch.
 std::vector<int64_t> multilabel_sizes(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
   int64_t rows = 0;
   int64_t classes = 0;
@@ -151,7 +151,7 @@ TwoTensors multilabel_margin_loss(const at::Tensor& self, const at::Tensor& targ
       "expected scalar type Long but found ",
       c10::toString(target.scalar_type()));
   if (claimed_device().is_cuda() && self.numel() == 0) {
-    return {empty({0}, dtype), empty({0}, dtype)};  // it returns before it gives them their sizes
+    return {empty({0}, dtype), empty({0}, dtype)};  // the kernel returns before resizing its outputs
   }
   return {empty(sizes, dtype), contiguous_like(target, dtype)};
 }

@@ -42,7 +42,7 @@ void add_pytorchs(const NativeKernel& kernel) {
   table().emplace(kernel.name, kernel.kernel);
 }
 
-// Ours first: where PyTorch has one too, ours is there because that one does not answer as the real kernel.
+// Ours take precedence: they exist only where PyTorch's kernel is missing or deviates from the real one.
 const Table& filled_table() {
   static const bool filled = [] {
     for_each_own_kernel(add_own);

@@ -1,5 +1,4 @@
-// C++ kernels for meta tensors, found by the operator's name: those of rules/, and those that PyTorch ships,
-// in a table that is generated when building.
+// C++ meta kernels by operator name: those of rules/ and those that PyTorch ships, in a table generated at build time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +21,13 @@ NativeKernel native_kernel(const char* name) {
   return {name, c10::KernelFunction::makeFromUnboxedFunction(c10::CompileTimeFunctionPointer<Signature, kFunction>())};
 }
 
-// Visits every kernel of the table.
+// Visits every kernel of the generated table, which holds PyTorch's own.
 void for_each_native_kernel(void (*visit)(const NativeKernel&));
 
-// The kernel for an operator, or null. `name` is qualified: "aten::add.Tensor", "aten::mm".
+// Returns the kernel for an operator, or null. `name` is qualified: "aten::add.Tensor", "aten::mm".
 const c10::KernelFunction* find_native_kernel(const std::string& name);
 
-// The operators that have a kernel in the table; true for those of rules/.
+// The operators with such a kernel; the value is true for those of rules/.
 std::map<std::string, bool> list_native_kernels();
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// Operators whose sizes or values only data tells: what they return where these are symbols.
+// Operators whose sizes or values depend on data: their results in terms of new symbols.
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/WrapDimUtils.h>
@@ -30,7 +30,7 @@ std::optional<int64_t> known_count(const at::Tensor& tensor) {
   return tensor.sym_numel().maybe_as_int();
 }
 
-// The least that a search in a tensor finds: something, unless there may be nothing to search.
+// The lower bound of a search result: 1 if the tensor is known to be nonempty, otherwise 0.
 int64_t least_found(const at::Tensor& tensor) {
   const c10::SymInt count = tensor.sym_numel();
   return count.sym_ge(1).statically_known_true(__FILE__, __LINE__) ? 1 : 0;
@@ -45,7 +45,7 @@ bool is_unknown(const NewSymbolsCall& call, const at::Tensor& tensor) {
   return fake != nullptr && (fake->has_symbolic_sizes_strides() || !is_known(*fake, value_limit(call.mode->options)));
 }
 
-// A column for each dimension, one after the other in memory, and a row for each element found.
+// One column per dimension, contiguous in memory, and one row per element found.
 at::Tensor found_in(const at::Tensor& self, const c10::SymInt& count) {
   return empty(self, {c10::SymInt(self.dim()), count}, c10::kLong).t();
 }
@@ -66,7 +66,7 @@ Outputs item(NewSymbolsCall& call) {
   return {{call.remembered_value(type)}};
 }
 
-// Inverse and counts, of nothing where they were not asked for.
+// Adds inverse and counts, empty if they were not requested.
 void add_inverse_and_counts(
     std::vector<c10::IValue>& outputs,
     const at::Tensor& self,
@@ -78,7 +78,7 @@ void add_inverse_and_counts(
   outputs.emplace_back(empty(self, wants_counts ? Sizes{count} : Sizes{0}, c10::kLong));
 }
 
-// Of all elements: (self, ...), with the flags in these places; -1 where there is none.
+// Over all elements: (self, ...), with the flags at these arguments; -1 if there is no such argument.
 Outputs unique_elements(NewSymbolsCall& call, int inverse_arg, int counts_arg) {
   const at::Tensor self = call.tensor(0);
   const c10::SymInt count = call.remembered_size(least_found(self), known_count(self));
@@ -91,14 +91,14 @@ Outputs unique_elements(NewSymbolsCall& call, int inverse_arg, int counts_arg) {
   return outputs;
 }
 
-// Along a dimension.
+// Along one dimension.
 Outputs unique_slices(NewSymbolsCall& call, int64_t dim, int inverse_arg, int counts_arg) {
   const at::Tensor self = call.tensor(0);
   dim = c10::maybe_wrap_dim(dim, self.dim());
   const c10::SymInt size = self.sym_size(dim);
   const int64_t least = size.sym_ge(1).statically_known_true(__FILE__, __LINE__) ? 1 : 0;
   const c10::SymInt count = call.new_size(least, size.maybe_as_int());  // of this dimension, not of the tensor
-  // In memory, the slices come first.
+  // The slices come first in memory.
   Sizes sizes = sizes_of(self);
   sizes.erase(sizes.begin() + dim);
   sizes.insert(sizes.begin(), count);
@@ -170,7 +170,7 @@ Outputs bincount(NewSymbolsCall& call) {
   return {{empty(self, {call.new_size(least.maybe_as_int().value_or(0), std::nullopt)}, dtype)}};
 }
 
-// (self, indices): a mask becomes the indices of what it selects.
+// (self, indices): a mask is replaced by the indices of the elements it selects.
 Outputs index(NewSymbolsCall& call) {
   const at::Tensor self = call.tensor(0);
   bool has_unknown = false;

@@ -1,4 +1,4 @@
-// The statistics that normalisation saves for its backward: they differ between the CPU and the GPUs.
+// The statistics that normalisation saves for the backward: they differ between CPU and GPUs.
 #pragma once
 
 #include <ATen/AccumulateType.h>
@@ -12,8 +12,8 @@ namespace torchfake {
 using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// The dtype of saved statistics: a GPU keeps them in the type it accumulates in; the CPU in that of the parameters,
-// which may be float for inputs of lower precision.
+// The dtype of saved statistics: a GPU uses its accumulation type; the CPU uses the dtype of the parameters, which may
+// be float for inputs of lower precision.
 template <typename... Params>
 c10::ScalarType statistics_dtype(const at::Tensor& input, const Params&... params) {
   if (!claimed_device().is_cpu()) {
@@ -26,7 +26,7 @@ c10::ScalarType statistics_dtype(const at::Tensor& input, const Params&... param
   return at::native::param_scalar_type(input, mixed);
 }
 
-// Those of normalization_kernels() that normalise over a batch.
+// The part of normalization_kernels() that normalises over a batch.
 KernelList batch_norm_kernels();
 
 }  // namespace torchfake

@@ -127,7 +127,7 @@ ThreeTensors native_group_norm_backward(
       parameter(output_mask[2])};
 }
 
-// The kernel of a GPU; other devices compose it.
+// A GPU has a kernel for it; other devices run the composite.
 TwoTensors fused_rms_norm(
     const at::Tensor& input,
     c10::IntArrayRef normalized_shape,

@@ -1,4 +1,4 @@
-// The table of operators: what the engine knows of an operator by its name. See Note [Operator table].
+// The table of operators: what the engine knows about an operator by name. See Note [Operator table].
 #include <torchfake/rules/operator_table.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -20,8 +20,8 @@ struct Row {
   void (*set)(Facts& facts);
 };
 
-// The operators whose numbers only scale. addmv and addbmm are not among them: for empty inputs they look whether a factor
-// is zero.
+// Operators whose number arguments only scale. addmv and addbmm are excluded: for empty inputs they check whether a
+// factor is zero.
 #define TORCHFAKE_FACTOR_OPERATORS(PREFIX)                                                                      \
   PREFIX "add " PREFIX "add_ " PREFIX "sub " PREFIX "sub_ " PREFIX "rsub " PREFIX "mul " PREFIX "mul_ " PREFIX  \
          "div " PREFIX "div_ " PREFIX "addcmul " PREFIX "addcmul_ " PREFIX "addcdiv " PREFIX "addcdiv_ " PREFIX \
@@ -35,7 +35,7 @@ constexpr Row kRows[] = {
      [](Facts& facts) { facts.devices = DevicePolicy::kFirst; }},
     {"index _unsafe_index", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromCpu; }},
     {"index_put index_put_ _index_put_impl_", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromAnywhere; }},
-    // add.Tensor and others that are not in place check devices, for real too.
+    // Out-of-place arithmetic such as add.Tensor is not listed: it checks devices in real runs, too.
     {"add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor logical_and_ mm embedding _embedding_bag "
      "_embedding_bag_forward_only index convolution gather index_select scatter.src",
      [](Facts& facts) { facts.takes_meta = true; }},
@@ -60,7 +60,7 @@ constexpr Row kRows[] = {
 
     // ---- Values
     {"empty* new_empty*", [](Facts& facts) { facts.value_source = ValueSource::kUninitialised; }},
-    // rrelu_with_noise_ reads what it overwrites, and fills an argument more.
+    // rrelu_with_noise_ reads the tensor it overwrites, and also fills another argument.
     {"_empty* resize* set_* _resize_output_ _efficientzerotensor _pin_memory rrelu_with_noise*",
      [](Facts& facts) { facts.value_source = ValueSource::kNone; }},
     {"rand*", [](Facts& facts) { facts.value_source = ValueSource::kDrawn; }},
@@ -77,7 +77,7 @@ constexpr Row kRows[] = {
     {"masked_select _pack_padded_sequence multinomial", [](Facts& facts) { facts.needs_values = true; }},
     {"index _unsafe_index masked_select", [](Facts& facts) { facts.takes_masks = true; }},
     {"masked_select nonzero", [](Facts& facts) { facts.shape_is_data = true; }},
-    // A GPU solves by another method, which finds no rank.
+    // A GPU uses another method, which does not compute the rank.
     {"linalg_lstsq", [](Facts& facts) { facts.differs_from_cpu = true; }},
     {"from_file", [](Facts& facts) { facts.reads_files = true; }},
     {"mm bmm addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ mv addmv addmv_ dot vdot linear _addmm_activation "
@@ -97,9 +97,9 @@ constexpr Row kRows[] = {
     {"native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats batch_norm_gather_stats*",
      [](Facts& facts) { facts.keeps_statistics = true; }},
     {"_compute_linear_combination", [](Facts& facts) { facts.reads_out = true; }},
-    // With lengths that are numbers its shape is fixed.
+    // If the lengths are numbers, its shape is fixed.
     {"_ctc_loss.", [](Facts& facts) { facts.has_fixed_shape = true; }},
-    // These return views and do not say so: autograd must not know.
+    // These return views without declaring it: autograd must not treat them as views.
     {"_unsafe_view unsafe_split*", [](Facts& facts) { facts.returns_view = true; }},
     {"addbmm_ resize* set_* as_strided* _resize*", [](Facts& facts) { facts.resizes = true; }},
     {"*_scatter as_strided_copy", [](Facts& facts) { facts.keeps_place = true; }},

@@ -1,4 +1,4 @@
-// The fused steps of optimizers, what scales gradients, and steps with a tensor of factors: they write their arguments.
+// Fused optimizer steps, gradient scaling, and steps with a tensor of factors: operators that write their arguments.
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
@@ -7,8 +7,7 @@ namespace torchfake {
 
 namespace {
 
-// The kernels go through the memory of a parameter and of what belongs to it side by side, without a look at where either
-// ends.
+// The kernels iterate over the memory of a parameter and its state tensors in parallel, without bounds checks.
 void check_beside(at::TensorList params, at::TensorList others, const char* name) {
   TORCH_CHECK(
       params.size() == others.size(),
@@ -33,7 +32,7 @@ void check_beside(at::TensorList params, at::TensorList others, const char* name
   }
 }
 
-// Counts of steps, a number for each parameter.
+// Step counts: one number per parameter.
 void check_steps(at::TensorList params, at::TensorList steps) {
   TORCH_CHECK(
       params.size() == steps.size(),
@@ -46,7 +45,7 @@ void check_steps(at::TensorList params, at::TensorList steps) {
   }
 }
 
-// Buffers that an option asks for, and that are an empty list without it.
+// Buffers that are required by an option, and an empty list without it.
 void check_optional(at::TensorList params, at::TensorList others, bool wanted, const char* name) {
   TORCH_CHECK(
       wanted || others.empty() || !claimed_device().is_cpu(),
@@ -113,7 +112,7 @@ at::Tensor& update_scale(at::Tensor& current_scale, const at::Tensor& growth_tra
   return current_scale;
 }
 
-// A number for each tensor, packed in one on the CPU. What they are changes nothing of the results' shapes.
+// One number per tensor, packed into one CPU tensor. Their values do not affect the shapes of the results.
 std::vector<at::Scalar> packed_numbers(const at::Tensor& scalars, size_t count) {
   const FakeTensorImpl* fake = as_fake(scalars);
   const c10::Device device = fake != nullptr ? fake->claimed_device() : scalars.device();

@@ -1,4 +1,4 @@
-// Padding by reflection and replication, where PyTorch has no structured kernel.
+// Padding by reflection and replication, for the forms without a structured kernel.
 #include <ATen/ops/reflection_pad3d_backward_meta_dispatch.h>
 #include <ATen/ops/reflection_pad3d_meta_dispatch.h>
 #include <ATen/ops/replication_pad2d_meta_dispatch.h>
@@ -12,12 +12,12 @@ namespace torchfake {
 
 namespace {
 
-// The CPU keeps channels-last order; a GPU writes row by row.
+// The CPU preserves channels-last order; a GPU writes a contiguous result.
 at::Tensor padded_result(c10::IntArrayRef sizes, const at::Tensor& self) {
   return claimed_device().is_cpu() ? formatted(sizes, self) : empty(sizes, self.scalar_type());
 }
 
-// `padding` begins with the last dimension, and has two numbers for each dimension that it pads.
+// `padding` starts with the last dimension and has two numbers per padded dimension.
 std::vector<int64_t> padded_sizes(const at::Tensor& self, c10::IntArrayRef padding) {
   TORCH_CHECK(
       padding.size() % 2 == 0 && padding.size() / 2 <= static_cast<size_t>(self.dim()),
@@ -63,7 +63,7 @@ at::Tensor pad_backward(const at::Tensor& grad_output, const at::Tensor& self, c
   return padded_result(self.sizes(), self);
 }
 
-// The kernel has the dtype of the gradient; that of the input, which it does not read, does not matter.
+// The kernel uses the dtype of the gradient. The input is not read, so its dtype does not matter.
 template <Padding kPadding, size_t kDims>
 at::Tensor& pad_backward_out(
     const at::Tensor& grad_output,
@@ -75,7 +75,7 @@ at::Tensor& pad_backward_out(
   return grad_input;
 }
 
-// The structured kernels tell the sizes; the real CPU kernel then restrides what it got.
+// The structured kernels determine the sizes; the real CPU kernel then restrides the result.
 template <auto kMeta>
 at::Tensor restrided(const at::Tensor& self, c10::IntArrayRef padding) {
   return padded_result(kMeta(self, padding).sizes(), self);
@@ -100,7 +100,7 @@ at::Tensor& restrided_backward_out(
   return grad_input;
 }
 
-// An argument that is there is laid out anew too, also where its size fits.
+// An existing argument is also restrided, even if its size already fits.
 template <auto kMetaOut>
 at::Tensor& restrided_out(const at::Tensor& self, c10::IntArrayRef padding, at::Tensor& out) {
   kMetaOut(self, padding, out);

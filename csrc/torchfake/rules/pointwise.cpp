@@ -1,4 +1,4 @@
-// Pointwise operators without a structured kernel: TensorIterator decides the layout, as it does for real.
+// Pointwise operators without a structured kernel: TensorIterator determines the layout, as in the real kernels.
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
@@ -15,7 +15,7 @@ namespace torchfake {
 
 namespace {
 
-// Writes to `out`, which is resized to what the iterator lays out.
+// Writes to `out`, which TensorIterator resizes.
 at::Tensor& iterate_into(at::Tensor& out, std::initializer_list<at::Tensor> inputs) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(true).check_all_same_dtype(false).check_all_same_device(false);
@@ -41,7 +41,7 @@ at::Tensor abs(const at::Tensor& self) {
   return pointwise_to(real_dtype(self.scalar_type()), {self});
 }
 
-// Complex numbers are first turned into complex ones, and copied from there.
+// For a complex input the kernel computes a complex result first and copies it.
 at::Tensor& write_real_part_to(at::Tensor& out, const at::Tensor& self, c10::ScalarType dtype) {
   if (self.is_complex() && !out.is_complex()) {
     at::native::resize_output(out, self.sizes());
@@ -110,7 +110,7 @@ at::Tensor nan_to_num(
   return pointwise_to(self.scalar_type(), {self});
 }
 
-// Integers are copied as they are: nothing is written where they are to stay.
+// Integers are copied unchanged: in place, nothing is written.
 at::Tensor& nan_to_num_out(
     const at::Tensor& self,
     std::optional<double> /*nan*/,
@@ -149,7 +149,7 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
   return write_to(out, {condition, self, other}, dtype);
 }
 
-// Of complex(real, imag) and polar(abs, angle).
+// The result dtype of complex(real, imag) and polar(abs, angle).
 c10::ScalarType complex_dtype(const at::Tensor& first, const at::Tensor& second) {
   const c10::ScalarType dtype = first.scalar_type();
   compat::check_dtype(
@@ -204,7 +204,7 @@ at::Tensor& addr_out(
   return write_to(out, {matrix, vec1.unsqueeze(1), vec2}, c10::promoteTypes(self.scalar_type(), vectors));
 }
 
-// smooth_l1_loss and huber_loss, backward
+// The backward of smooth_l1_loss and huber_loss.
 at::Tensor& loss_backward_out(
     const at::Tensor& grad_output,
     const at::Tensor& self,
@@ -215,7 +215,7 @@ at::Tensor& loss_backward_out(
   return write_to(grad_input, {self, target, grad_output}, at::result_type(self, target));
 }
 
-// The CPU multiplies, and promotes.
+// The CPU kernel is a multiplication with type promotion.
 at::Tensor native_dropout_backward(const at::Tensor& grad_output, const at::Tensor& mask, double scale) {
   if (claimed_device().is_cpu()) {
     return at::mul(at::mul(grad_output, mask), scale);

@@ -1,4 +1,4 @@
-// Pooling without a structured kernel, and windows as columns.
+// Pooling without a structured kernel, and im2col-like operators.
 #include <ATen/native/AdaptivePooling.h>
 #include <ATen/native/Pool.h>
 #include <ATen/native/im2col_shape_check.h>
@@ -149,7 +149,7 @@ at::Tensor max_pool3d_backward(const at::Tensor& /*grad_output*/, const at::Tens
   return formatted_like(self);
 }
 
-// Unpooling over `dim` dimensions: the sizes of the result.
+// The sizes of the result of unpooling over `dim` dimensions.
 std::vector<int64_t> unpooled_sizes(
     const at::Tensor& self,
     const at::Tensor& indices,

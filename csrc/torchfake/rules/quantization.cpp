@@ -1,4 +1,4 @@
-// Quantization as training simulates it, and products with quantized weights.
+// Fake quantization for training, and products with quantized weights.
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -13,7 +13,7 @@ void check_range(int64_t quant_min, int64_t quant_max) {
   TORCH_CHECK(quant_min <= quant_max, "`quant_min` should be less than or equal to `quant_max`.");
 }
 
-// What is quantized, and where that clamped nothing.
+// The quantized tensor, and a mask of the elements that were not clamped.
 TwoTensors with_mask(const at::Tensor& self) {
   require_floating(self, "fake_quantize");
   return {strided_like(self), strided_like(self, c10::kBool)};
@@ -50,7 +50,7 @@ void check_channels(const at::Tensor& self, const at::Tensor& scale, const at::T
       scale.numel() == self.size(axis), "dimensions of scale and zero-point are not consistent with input tensor");
 }
 
-// Whether the zero points are within the range is for their values to say.
+// Whether the zero points are in range depends on their values and is not checked.
 TwoTensors per_channel(
     const at::Tensor& self,
     const at::Tensor& scale,
@@ -93,7 +93,7 @@ at::Tensor learnable_per_channel(
   return std::get<0>(per_channel(self, scale, contiguous_like(zero_point, c10::kInt), axis, quant_min, quant_max));
 }
 
-// What both backwards want: floats, or bfloat16, which is computed in float.
+// Requirements of both backwards: float tensors, or bfloat16, which is computed in float.
 void check_gradient(
     const at::Tensor& grad,
     const at::Tensor& self,
@@ -109,7 +109,7 @@ void check_gradient(
   }
 }
 
-// Gradients are floats; those of nothing are what they are the gradients of.
+// Gradients are float; for an empty input, the arguments themselves are returned.
 ThreeTensors learnable_gradients(
     const at::Tensor& self,
     const at::Tensor& scale,
@@ -152,7 +152,7 @@ ThreeTensors learnable_per_channel_backward(
   return learnable_gradients(self, scale, zero_point, self.size(axis));
 }
 
-// The observer keeps a range per channel, and sizes its tensors when it sees the first input.
+// The observer keeps a range per channel, and sizes its tensors on the first input.
 TwoTensors observed(
     const at::Tensor& self,
     const at::Tensor& /*observer_on*/,
@@ -216,7 +216,7 @@ at::Tensor int_mm(const at::Tensor& self, const at::Tensor& mat2) {
   return empty({self.size(0), mat2.size(1)}, c10::kInt);
 }
 
-// Written as it is given: it must have the right size.
+// The out= argument is not resized: it must have the right size.
 void write_fitting(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
   for (size_t i = 0; i < outs.size(); ++i) {
     TORCH_CHECK(
@@ -235,7 +235,7 @@ void write_fitting(const OutRule::Tensors& outs, const OutRule::Tensors& results
   }
 }
 
-// The CPU's kernels look; a GPU's take what there is.
+// Only the CPU kernels check these.
 void check_activations(const at::Tensor& self, const char* name) {
   TORCH_CHECK(self.dim() == 2, name, " : expect A to be 2D tensor.");
   if (!claimed_device().is_cpu()) {
@@ -275,7 +275,7 @@ void check_scales_and_zeros(const at::Tensor& scales, int64_t rows, const char* 
       ", 2]");
 }
 
-// Tiles of 8 rows, as the tensor cores of a GPU take them.
+// Tiles of 8 rows, the layout for a GPU's tensor cores.
 at::Tensor pack_int4(const at::Tensor& self, int64_t inner_k_tiles) {
   TORCH_CHECK(self.dim() == 2, "expected a matrix of weights, got ", self.dim(), " dimensions");
   TORCH_CHECK(self.scalar_type() == c10::kByte, "expected weights of uint8, got ", self.scalar_type());

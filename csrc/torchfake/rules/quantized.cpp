@@ -1,5 +1,5 @@
-// Quantized tensors of all sizes: what makes them and what takes them apart. All else is tried on small real tensors, see
-// Note [Layout calls].
+// Quantized tensors of any size: operators that quantize, dequantize or share storage. All others run on small real
+// tensors, see Note [Layout calls].
 #include <torchfake/rules/quantized.h>
 
 #include <ATen/EmptyTensor.h>
@@ -25,7 +25,7 @@ void check_dtypes(const Call& call, const at::Tensor& self, c10::ScalarType dtyp
   TORCH_CHECK(c10::isQIntType(dtype), call.op_name(), ": expected a quantized dtype, got ", dtype);
 }
 
-// Elements of less than a byte lie together: stand-ins know how.
+// Elements smaller than a byte are packed; those are left to the stand-ins.
 bool has_whole_bytes(c10::ScalarType dtype) {
   return dtype == c10::kQInt8 || dtype == c10::kQUInt8 || dtype == c10::kQInt32;
 }
@@ -61,7 +61,7 @@ bool quantize_per_tensor(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// The values of scales or zero points, on the CPU; ones where they are not known.
+// The values of scales or zero points, on the CPU; ones if they are unknown. The second is whether they are known.
 std::pair<at::Tensor, bool> parameters(const at::Tensor& tensor) {
   const FakeTensorImpl* fake = as_fake(tensor);
   std::optional<at::Tensor> known = fake == nullptr ? tensor : known_tensor(*fake, tensor.numel());
@@ -125,7 +125,7 @@ bool int_repr(Call& call, c10::Device /*device*/, const ModePtr& mode) {
   return fresh(call, c10::toUnderlying(call.arg(0).toTensor().scalar_type()), mode);
 }
 
-// detach(self), alias(self): the same storage
+// detach(self), alias(self): share the storage
 bool same_storage(Call& call, c10::Device /*device*/, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const FakeQuantizedImpl& fake = *as_quantized_fake(self);
@@ -142,7 +142,7 @@ bool same_storage(Call& call, c10::Device /*device*/, const ModePtr& mode) {
   return true;
 }
 
-// set_(self, source, storage_offset, size, stride), as loading a file does
+// set_(self, source, storage_offset, size, stride), as called when loading a file
 bool set_storage(Call& call, c10::Device /*device*/, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const c10::Storage source = call.arg(1).toStorage();

@@ -1,6 +1,6 @@
-// Rules for questions about values that have an answer without them: it follows from the tensors themselves, or changes
-// nothing of the result's shape, or is a guess that was asked for. Derivative formulas and decompositions of PyTorch ask
-// many: whether to raise an error, or in which of two ways to compute the same.
+// Rules for operators that read values but do not need them: the result follows from the tensors themselves, or does
+// not affect the shape of the outcome, or is an assumption that the user has enabled. PyTorch's derivative formulas and
+// decompositions call many of them: to decide whether to raise an error, or which of two equivalent formulas to use.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -29,11 +29,11 @@ bool same_memory(const at::Tensor& self, const at::Tensor& other) {
       self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
 }
 
-// equal(self, other). The real kernels take a tensor for equal to itself whatever it holds, a NaN too.
+// equal(self, other). Like the real kernels, treats a tensor as equal to itself even if it contains a NaN.
 RuleResult equal(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const at::Tensor other = call.arg(1).toTensor();
-  // How PyTorch's C++ asks whether a check holds.
+  // PyTorch's C++ code checks conditions by comparing a bool scalar.
   const bool is_check = self.dim() == 0 && self.scalar_type() == c10::kBool && mode->options.assumes_valid;
   if (const std::optional<bool> holds = is_check ? ValidInput::next_check() : std::nullopt) {
     return answer_with(call, *holds);
@@ -51,13 +51,13 @@ RuleResult equal(Call& call, const ModePtr& mode) {
   return answer_with(call, is_equal);
 }
 
-// Whether one of PyTorch's own formulas runs on this thread, and not a backward that somebody wrote in Python.
+// Whether this thread is running one of PyTorch's own derivative formulas, as opposed to a backward written in Python.
 bool in_derivative_formula() {
   const auto node = torch::autograd::get_current_node();
   return node != nullptr && c10::demangle(typeid(*node).name()).rfind("torch::autograd::generated::", 0) == 0;
 }
 
-// The gradients of svd and eig check that the loss does not depend on the phase of the vectors, and raise if it does.
+// The gradients of svd and eig check that the loss does not depend on the phase of the vectors, and otherwise raise.
 RuleResult allclose(Call& call, const ModePtr& mode) {
   if (!in_derivative_formula() && !stands_in(mode, call.op_name(), "True")) {
     return RuleResult::kContinue;
@@ -65,8 +65,8 @@ RuleResult allclose(Call& call, const ModePtr& mode) {
   return answer_with(call, true);
 }
 
-// The gradient of a product is computed in one of two ways, by whether there are zeros among the factors. Both give the
-// same for contiguous factors; what else they lie in decides about the result's strides.
+// The gradient of a product uses one of two formulas, depending on whether there are zeros among the factors. For
+// contiguous factors both give the same strides; for other layouts the choice determines the result's strides.
 template <typename Backward>
 bool multiplies_contiguous(const torch::autograd::Node& node) {
   const auto* product = dynamic_cast<const Backward*>(&node);
@@ -78,7 +78,7 @@ bool is_any_of(const torch::autograd::Node& node) {
   return ((dynamic_cast<const Backward*>(&node) != nullptr) || ...);
 }
 
-// What a number is taken for that a decomposition or formula asks for, where its outcome does not depend on it.
+// The value to assume for a number that a decomposition or formula reads, if its outcome does not depend on it.
 std::optional<c10::Scalar> stand_in(const at::Tensor& asked, const ModePtr& mode) {
   using namespace torch::autograd::generated;
   const bool is_bool = asked.scalar_type() == c10::kBool;
@@ -93,11 +93,11 @@ std::optional<c10::Scalar> stand_in(const at::Tensor& asked, const ModePtr& mode
   if (node == nullptr) {
     return std::nullopt;
   }
-  // How many zeros there are.
+  // The number of zeros.
   if (multiplies_contiguous<ProdBackward1>(*node) || multiplies_contiguous<CumprodBackward0>(*node)) {
     return is_bool ? c10::Scalar(false) : c10::Scalar(int64_t{0});
   }
-  // Whether an extremum is a NaN, which is then looked for in another way.
+  // Whether an extremum is a NaN, which requires a different search.
   if (is_bool && is_any_of<MaxBackward1, MinBackward1, MedianBackward0, NanmedianBackward0>(*node)) {
     return c10::Scalar(false);
   }
@@ -117,8 +117,8 @@ RuleResult local_scalar_dense(Call& call, const ModePtr& mode) {
   return answer_with(call, *value);
 }
 
-// _unique(self, sorted, return_inverse). The gradient of a value that was written to some places is summed up over them,
-// each once.
+// _unique(self, sorted, return_inverse). The gradient of a value written at several indices is summed over the distinct
+// ones.
 RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr || !is_any_of<torch::autograd::generated::IndexFillBackward1>(*node)) {
@@ -129,14 +129,14 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(places), at::empty({0}, self.options().dtype(c10::kLong)));
 }
 
-// One slice along a dimension is there once, whatever it holds. The CPU's kernel returns indices and counts whether or not
-// they are asked for.
+// A single slice along a dimension is unique, whatever its values. The CPU kernel returns indices and counts even if
+// they are not requested.
 RuleResult unique_of_one_slice(Call& call, int64_t dim, size_t return_inverse) {
   const at::Tensor self = call.arg(0).toTensor();
   if (self.numel() == 0 || dim < -self.dim() || dim >= self.dim() || self.size(dim) != 1) {
     return RuleResult::kContinue;
   }
-  // The slices are laid out one after the other.
+  // The slices are contiguous, one after the other.
   c10::DimVector strides = c10::contiguous_strides(self.sizes());
   strides[static_cast<size_t>(c10::maybe_wrap_dim(dim, self.dim()))] = self.numel();
   const at::TensorOptions indices = self.options().dtype(c10::kLong);
@@ -156,7 +156,7 @@ RuleResult unique_along_dim(Call& call, const ModePtr& /*mode*/) {
 }
 
 // _unique2(self, sorted, return_inverse, return_counts), unique_consecutive(self, return_inverse, return_counts, dim):
-// the same of one element.
+// likewise for a single element.
 template <size_t kReturnInverse>
 RuleResult unique_of_one(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
@@ -176,7 +176,7 @@ RuleResult unique_of_one(Call& call, const ModePtr& mode) {
       at::empty(call.arg(kReturnInverse + 1).toBool() ? one : nothing, indices));
 }
 
-// Every place of a tensor, as nonzero gives them: which they are follows from its sizes.
+// All indices of a tensor, in nonzero's format: they follow from its sizes.
 RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) {
   at::Tensor places;
   if (self.numel() * self.dim() <= value_limit(mode->options)) {
@@ -192,7 +192,7 @@ RuleResult every_place(Call& call, const at::Tensor& self, const ModePtr& mode) 
   return answer_with(call, std::move(places));
 }
 
-// isnan(self), isinf(self): whether something is amiss, which nothing is where stand-ins answer.
+// isnan(self), isinf(self): False everywhere for integers, and for values assumed to be valid under stand-ins.
 RuleResult finds_nothing(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const FakeTensorImpl* fake = as_fake(self);
@@ -204,7 +204,7 @@ RuleResult finds_nothing(Call& call, const ModePtr& mode) {
   return answer_with(call, all_of(false, self, mode));
 }
 
-// Asked where they are.
+// In the gradient of a product of contiguous factors there are assumed to be no zeros. See multiplies_contiguous.
 RuleResult nonzero(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const auto node = torch::autograd::get_current_node();

@@ -1,4 +1,4 @@
-// Random operators: what a real one refuses before it draws.
+// Random operators: the checks that a real operator makes before drawing.
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/empty_like.h>
@@ -14,14 +14,14 @@ namespace {
 namespace templates = at::native::templates;
 using OptGenerator = std::optional<at::Generator>;
 
-// PyTorch's templates check what they are given, and then call the kernel that draws. This one does nothing.
+// Replaces the kernel that PyTorch's templates call to draw after checking their arguments. Does nothing.
 template <typename Generator>
 struct Draw {
   template <typename... Arguments>
   void operator()(const Arguments&... /*arguments*/) const {}
 };
 
-// What has bounds and no more than one part.
+// Requires a real dtype with bounds, other than float8 and the larger unsigned integers.
 void require_countable(c10::ScalarType dtype, const char* kernel) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !c10::isComplexType(dtype) && !c10::isFloat8Type(dtype) && !c10::isBarebonesUnsignedType(dtype),
@@ -74,7 +74,7 @@ struct DrawLogNormal {
   }
 };
 
-// The same probability for all.
+// One probability for all elements.
 template <typename Generator>
 struct DrawBernoulliOfOne {
   void operator()(const at::Tensor& self, double /*p*/, const OptGenerator& /*generator*/) const {
@@ -168,7 +168,7 @@ at::Tensor randperm(
   return randperm_generator(n, std::nullopt, dtype, layout, device, pin_memory);
 }
 
-// The kernel counts in the dtype of what it writes to.
+// The kernel counts in the dtype of its output.
 at::Tensor& randperm_out(int64_t n, OptGenerator /*generator*/, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   require_permutable(out.scalar_type());
@@ -177,8 +177,7 @@ at::Tensor& randperm_out(int64_t n, OptGenerator /*generator*/, at::Tensor& out)
   return out;
 }
 
-// Below a number that is a tensor. Its value decides nothing of the shape, which the composite does not know when it
-// reads it.
+// For an upper bound given as a tensor. Its value does not affect the shape, but the composite reads it.
 at::Tensor randint_like_below(
     const at::Tensor& self,
     const at::Tensor& high,
@@ -213,7 +212,7 @@ at::Tensor randint_like_tensor_generator(
   return randint_like_below(self, high, dtype, memory_format);
 }
 
-// Categories are drawn as floats.
+// Categories are represented as floats.
 constexpr int64_t kMaxCategories = int64_t{1} << 24;
 
 std::vector<int64_t> multinomial_sizes(const at::Tensor& self, int64_t num_samples, bool replacement) {

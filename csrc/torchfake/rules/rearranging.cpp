@@ -1,4 +1,4 @@
-// Operators that move elements about: flip, roll, repeat.
+// Operators that rearrange elements: flip, roll, repeat.
 #include <ATen/EmptyTensor.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/cat.h>
@@ -23,7 +23,7 @@ at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   }
   if (dims.size() == 1 && shifts.size() == 1) {
     const int64_t dim = at::maybe_wrap_dim(dims[0], self.dim());
-    // The CPU puts two slices together; a GPU writes to a contiguous tensor.
+    // The CPU concatenates two slices; a GPU writes to a contiguous tensor.
     if (!claimed_device().is_cpu()) {
       return at::empty_like(self, at::MemoryFormat::Contiguous);
     }
@@ -60,7 +60,7 @@ at::Tensor index_select(const at::Tensor& self, int64_t dim, const at::Tensor& i
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
-// PyTorch's meta kernels look at the first slice, and there is none to look at. The real ones do nothing then.
+// For empty slices: PyTorch's meta kernels inspect the first slice, which does not exist. The real kernels do nothing.
 bool adds_nothing(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source) {
   if (index.numel() != 0 || source.dim() == 0 || source.dim() != self.dim()) {
     return false;
@@ -111,7 +111,7 @@ at::Tensor& index_reduce_(
       : at::meta::index_reduce_(self, dim, index, source, reduce, include_self);
 }
 
-// The CPU has a kernel of its own, with checks of its own; elsewhere it is a narrow() that is copied.
+// The CPU has its own kernel with its own checks; elsewhere it is a copy of narrow().
 at::Tensor narrow_copy(const at::Tensor& self, int64_t dim, int64_t start, int64_t length) {
   if (!claimed_device().is_cpu()) {
     return self.narrow(dim, start, length).clone(at::MemoryFormat::Contiguous);
@@ -143,8 +143,8 @@ at::Tensor narrow_copy(const at::Tensor& self, int64_t dim, int64_t start, int64
   return at::detail::empty_meta(sizes, self.scalar_type());
 }
 
-// What stack() puts together where it does not write the parts itself. The CPU makes the new dimension; elsewhere the
-// caller is expected to have made it.
+// The concatenation in stack(), if stack() does not write the parts itself. The CPU inserts the new dimension;
+// elsewhere the caller is expected to have done so.
 at::Tensor& stack_out(at::TensorList tensors, int64_t dim, at::Tensor& out) {
   TORCH_CHECK(!tensors.empty(), "stack expects a non-empty TensorList");
   if (!claimed_device().is_cpu()) {
@@ -164,7 +164,7 @@ at::Tensor& stack_out(at::TensorList tensors, int64_t dim, at::Tensor& out) {
   return at::cat_out(out, parts, dim);
 }
 
-// For sparse tensors alone. Its functional form reaches it with dense ones.
+// Only for sparse tensors, but its functional form calls it with dense ones.
 const at::Tensor& resize_as_sparse_(const at::Tensor& /*self*/, const at::Tensor& /*the_template*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "Could not run 'aten::resize_as_sparse_': it has kernels for sparse tensors only.");
@@ -179,7 +179,7 @@ at::Tensor embedding_dense_backward(
   return at::detail::empty_meta({num_weights, grad_output.size(-1)}, grad_output.scalar_type());
 }
 
-// What the mask lets through fills the front, and zeros the rest: the values decide nothing of the shape.
+// The selected elements fill the front, zeros the rest: the shape does not depend on values.
 at::Tensor masked_scatter_backward(const at::Tensor& grad_output, const at::Tensor& /*mask*/, at::IntArrayRef sizes) {
   return at::detail::empty_meta(sizes, grad_output.scalar_type());
 }

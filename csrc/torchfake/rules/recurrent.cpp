@@ -1,4 +1,4 @@
-// The fused cells that GPUs run recurrent layers with, and the CPU's fused layer.
+// The fused cells that GPUs use for recurrent layers, and the CPU's fused layer.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_like.h>
 
@@ -77,7 +77,7 @@ FiveTensors gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& works
 
 constexpr int64_t kGruMode = 3;
 
-// The library needs a workspace for the backward whose size it alone knows; no operator shows it to users.
+// The library allocates a workspace of unknown size for the backward; no operator exposes it to users.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> mkldnn_rnn_layer(
     const at::Tensor& input,
     const at::Tensor& /*weight0*/,

@@ -9,7 +9,7 @@ namespace torchfake {
 
 namespace {
 
-// A reduction lays out its result as a sum does; of complex numbers the variance is real.
+// A reduction has the layout of a sum; the variance of complex numbers is real.
 at::Tensor reduced(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim, bool keeps_complex) {
   compat::check_dtype(
       "var",

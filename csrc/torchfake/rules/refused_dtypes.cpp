@@ -1,4 +1,4 @@
-// Which dtypes the real kernels of a device refuse.
+// The dtypes that the real kernels of a device refuse.
 #include <torchfake/rules/refused_dtypes.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,12 +19,12 @@ bool contains(DtypeSet set, c10::ScalarType dtype) {
   return (set >> static_cast<int>(dtype) & 1) != 0;
 }
 
-// Whether promoteTypes has an answer for it.
+// Whether promoteTypes supports it.
 bool promotes(c10::ScalarType dtype) {
   return !c10::isFloat8Type(dtype) && !c10::isBarebonesUnsignedType(dtype) && !c10::isBitsType(dtype);
 }
 
-// The rows of an operator, which lie side by side.
+// The rows of an operator, which are adjacent.
 c10::ArrayRef<RefusedDtypes> rows_of(c10::DeviceType device, const std::string& op) {
   const c10::ArrayRef<RefusedDtypes> all = refused_dtypes(device);
   const auto is_before = [](const RefusedDtypes& row, const std::string& name) {
@@ -38,7 +38,7 @@ c10::ArrayRef<RefusedDtypes> rows_of(c10::DeviceType device, const std::string& 
   return {first, last};
 }
 
-// Whether a number is of a higher kind than tensors of a dtype, which are cast then.
+// Whether a number has a higher category than tensors of a dtype, and therefore promotes them.
 bool promotes(const c10::IValue& number, c10::ScalarType dtype) {
   if (!number.isScalar()) {
     return false;
@@ -50,12 +50,12 @@ bool promotes(const c10::IValue& number, c10::ScalarType dtype) {
   return kind(type) > kind(dtype);
 }
 
-// Integers that are written beside the result of a computation: indices, pivots.
+// Integer outputs of a computation: indices, pivots.
 bool is_index(c10::ScalarType dtype, c10::ScalarType computed) {
   return (dtype == c10::kLong || dtype == c10::kInt) && !c10::isIntegralType(computed, /*includeBool=*/true);
 }
 
-// The tensors of a call by their argument: what dtypes they have, and whether the record can speak about them.
+// The tensors of a call by argument: their dtypes, and whether the record covers them.
 class Operands {
  public:
   Operands(const Call& call, bool looks_at_empty)
@@ -84,7 +84,7 @@ class Operands {
              return (impl.numel() > 0 || at(i).is_out || looks_at_empty_) && !impl.is_wrapped_number();
            });
   }
-  // Whether scalars of another dtype stand beside larger tensors: they may be cast to the dtype of these.
+  // Whether scalars of another dtype are mixed with larger tensors, to whose dtype they may be cast.
   bool has_scalars_beside(const std::vector<size_t>& arguments) const {
     const bool scalars = at(arguments.front()).impl->dim() == 0;
     return std::any_of(arguments.begin(), arguments.end(), [&](size_t i) {
@@ -94,7 +94,7 @@ class Operands {
   bool can_promote(const std::vector<size_t>& arguments) const {
     return std::all_of(arguments.begin(), arguments.end(), [&](size_t i) { return promotes(dtype(i)); });
   }
-  // What they are all cast to, where the operator promotes types.
+  // The common dtype to which they are cast, if the operator promotes types.
   c10::ScalarType promoted(const std::vector<size_t>& arguments) const {
     at::native::ResultTypeState state = {};
     for (const size_t i : arguments) {
@@ -145,7 +145,7 @@ void check_implemented(const Call& call, const RefusedDtypes& record, c10::Scala
       ')');
 }
 
-// Whether the kernel is chosen by dtype before anything asks how much there is to do.
+// Whether the kernel is selected by dtype before any check for empty tensors.
 bool looks_at_empty(const c10::OperatorHandle& op) {
   static const std::unordered_set<std::string> kOthers = {"aten::dot", "aten::vdot", "aten::avg_pool3d"};
   return op.hasTag(at::Tag::pointwise) || kOthers.count(op.schema().name()) > 0;
@@ -159,7 +159,7 @@ void DtypeRefusals::add(const RefusedDtypes& record, const c10::FunctionSchema& 
   for (std::string name; std::getline(names, name, ',');) {
     const std::optional<int> index = schema.argumentIndexWithName(name);
     if (!index) {
-      return;  // of a release whose schema is another
+      return;  // from a release with a different schema
     }
     row.arguments.push_back(*index);
   }
@@ -172,8 +172,8 @@ bool is_out(const c10::Argument& argument) {
   return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// "aten::sort.stable" of "aten::sort.values_stable": the overload whose arguments are those of the out= form without the
-// tensors to write to. Empty where there is none.
+// For "aten::sort.values_stable", "aten::sort.stable": the overload with the arguments of the out= form except the
+// tensors to write to. Empty if there is none.
 std::string plain_form(const c10::FunctionSchema& out_form) {
   std::vector<std::string> read;
   for (const c10::Argument& argument : out_form.arguments()) {
@@ -192,7 +192,7 @@ std::string plain_form(const c10::FunctionSchema& out_form) {
         schema.arguments().end(),
         [](const std::string& name, const c10::Argument& argument) { return name == argument.name(); });
   };
-  // By the names that overloads have: out, result, values of the one without; dim_out, Tensor_out of dim, Tensor.
+  // By overload naming conventions: out, result, values for the unnamed overload; dim_out, Tensor_out for dim, Tensor.
   const std::string& overload = out_form.overload_name();
   for (const std::string& candidate : {overload.substr(0, overload.rfind('_')), std::string()}) {
     const auto plain = c10::Dispatcher::singleton().findSchema({out_form.name(), candidate});
@@ -262,7 +262,7 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     return;
   }
   const Operands operands(call, looks_at_empty_);
-  // The row that is about what is given, and nothing else: without a bias, the one without.
+  // The row for exactly the tensors that are given: without a bias, the row without one.
   const auto* found = std::find_if(rows.data(), rows.data() + rows.size(), [&](const Row& row) {
     return std::all_of(rows.begin(), rows.end(), [&](const Row& any) {
       return std::all_of(any.arguments.begin(), any.arguments.end(), [&](size_t i) {
@@ -284,7 +284,8 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     return;
   }
   const RefusedDtypes& record = *found->record;
-  // The record is of tensors beside tensors. Of a scalar it tells what becomes of the dtype that all are cast to.
+  // The record covers combinations of tensors of one kind. With scalars mixed in, it only covers the dtype to which all
+  // are cast.
   if (operands.has_scalars_beside(found->arguments)) {
     if (call.op.hasTag(at::Tag::pointwise) && operands.can_promote(found->arguments)) {
       check_implemented(call, record, operands.promoted(found->arguments), device);
@@ -293,7 +294,7 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
   }
   size_t differing = 0;
   size_t last = 0;
-  bool alike = true;  // those that differ from the first
+  bool alike = true;  // whether those that differ from the first have the same dtype
   for (const size_t i : found->arguments) {
     if (operands.dtype(i) != first) {
       alike &= differing == 0 || operands.dtype(i) == operands.dtype(last);
@@ -309,12 +310,13 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     return;
   }
   const c10::ScalarType other = operands.dtype(last);
-  // What such dtypes are promoted to was not tried.
+  // The record does not cover dtypes that cannot be promoted.
   if (call.op.hasTag(at::Tag::pointwise) && (!promotes(first) || !promotes(other))) {
     return;
   }
   const c10::ScalarType promoted = promotes(first) && promotes(other) ? c10::promoteTypes(first, other) : first;
-  // Where the first one alone is not implemented, nothing was tried beside it; what it is promoted to may not be either.
+  // If the first dtype alone is not implemented, no combinations with it were recorded; the promoted dtype may not be
+  // implemented either.
   if (kernel_without(record, first) != nullptr) {
     check_implemented(call, record, promoted, device);
   }

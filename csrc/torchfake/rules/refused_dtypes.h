@@ -1,4 +1,4 @@
-// Which dtypes the real kernels of a device refuse, alone and beside each other.
+// The dtypes that the real kernels of a device refuse, alone and in combination.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,7 +18,7 @@ struct FunctionSchema;
 
 namespace torchfake {
 
-// A set of dtypes, a bit for each.
+// A set of dtypes, one bit each.
 using DtypeSet = uint64_t;
 
 constexpr DtypeSet dtypes(std::initializer_list<c10::ScalarType> members) {
@@ -30,17 +30,17 @@ constexpr DtypeSet dtypes(std::initializer_list<c10::ScalarType> members) {
 }
 
 struct RefusedAlone {
-  const char* kernel;  // as the real one names itself
+  const char* kernel;  // as the real kernel names itself
   DtypeSet dtypes;
 };
 
 struct RefusedBeside {
-  const char* argument;  // the one that differs from the first; "" where all the others do
-  c10::ScalarType first;  // Undefined for any: the two have to agree
+  const char* argument;  // the argument that differs from the first; "" if all others do
+  c10::ScalarType first;  // Undefined for any: the two must agree
   DtypeSet dtypes;
 };
 
-// What is known of an operator called with these tensors, and no others of the arguments that its record has.
+// The record of an operator called with exactly these of its recorded tensor arguments.
 struct RefusedDtypes {
   const char* op;
   const char* arguments;  // "self,mat2"
@@ -48,34 +48,34 @@ struct RefusedDtypes {
   c10::ArrayRef<RefusedBeside> beside;
 };
 
-// The record of a device, in the order of operators. Generated when building.
+// The record of a device, sorted by operator. Generated at build time.
 c10::ArrayRef<RefusedDtypes> refused_dtypes(c10::DeviceType device);
 
-// The PyTorch that a device's record is of, for dtypes that are refused alone or beside others: "2.11.0+cu130". Empty
-// without a record. Generated when building.
+// The PyTorch release from which a device's record was made, for dtypes refused alone or in combination:
+// "2.11.0+cu130". Empty without a record. Generated at build time.
 const char* refused_dtypes_release(c10::DeviceType device, bool beside);
 
 // Note [Refused dtypes]
-// A kernel is compiled for some dtypes and asks for some to agree. Meta kernels know little of that: PyTorch's accept a
-// product of float and bfloat16, which no device has. What real kernels answered is recorded, operator by operator, by
-// tools/record_refused_dtypes.py: cmake/records. A call is refused where the record says that every such call was: with
-// the same arguments given, all of one dtype, or one of them or all but the first of another. Where the record cannot
-// speak, nothing is refused: empty tensors, of which few kernels but the pointwise ones look at the dtype; numbers and
-// scalars, which promote in their own way; calls that say in which dtype to work, or that leave out by which of several
-// methods, where the records name one (div without a rounding mode); a number that promotes the tensors (sub of uint16 and
-// 1.5).
-// An out= form that has no record of its own is held to that of the plain form, where it is given arguments of the dtype
-// that it computes in, or integers beside them (indices and pivots).
+// A kernel is compiled for some dtypes and may require several arguments to agree. Meta kernels check little of this:
+// PyTorch's accept a product of float and bfloat16, which no device supports. The behaviour of the real kernels is
+// recorded, operator by operator, by tools/record_refused_dtypes.py: cmake/records. A call is refused if the record
+// says that every such call was refused: with the same arguments given, all of one dtype, or one of them (or all but
+// the first) of another. If the record does not cover a call, it is not refused: empty tensors, whose dtype is ignored
+// by most kernels other than the pointwise ones; numbers and scalars, which have their own promotion rules; calls that
+// specify the dtype to compute in, or that omit the method if the records name one (div without a rounding mode); a
+// number that promotes the tensors (sub of uint16 and 1.5).
+// An out= form without its own record uses that of the plain form, if its out= arguments have the dtype in which it
+// computes, or are integers next to a result of another kind (indices and pivots).
 //
-// A record is of one release of PyTorch, which the message names, and other releases have more kernels. What the
-// installed release's own tables of dtypes (OpInfo) list as supported is taken out of it when building:
+// A record comes from one release of PyTorch, which the message names; other releases have more kernels. Dtypes that
+// the installed release's own dtype tables (OpInfo) list as supported are removed from it at build time:
 // tools/record_accepted_dtypes.py.
 class DtypeRefusals final : public DtypeCheck {
  public:
-  // Those of an operator, or null. The pointer lives as long as the process.
+  // The refusals of an operator, or null. The pointer lives as long as the process.
   static const DtypeRefusals* of(const c10::OperatorHandle& handle);
 
-  // Throws where the kernels of `device` would, for the dtypes of the arguments.
+  // Throws if the kernels of `device` would refuse the dtypes of the arguments.
   void check(const Call& call, c10::Device device) const override;
 
  private:
@@ -92,8 +92,8 @@ class DtypeRefusals final : public DtypeCheck {
   std::vector<Row> cuda_;
   std::vector<size_t> dtype_args_;
   std::vector<size_t> method_args_;
-  std::vector<size_t> number_args_;  // in the place of a tensor: they take part in type promotion
-  std::vector<size_t> outs_;  // of a form without records of its own
+  std::vector<size_t> number_args_;  // passed instead of a tensor: they take part in type promotion
+  std::vector<size_t> outs_;  // of a form without its own records
   bool looks_at_empty_ = false;
 };
 

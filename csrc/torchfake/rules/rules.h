@@ -1,4 +1,4 @@
-// Rules: what happens to a call before its kernel. One file per family of operators.
+// Rules, which run before a call's kernel. One file per family of operators.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -6,7 +6,7 @@
 
 namespace torchfake {
 
-// Puts what an operator returns on the stack, in the place of its arguments.
+// Replaces the arguments on the stack by the operator's results.
 template <typename... Values>
 RuleResult answer_with(const Call& call, Values&&... values) {
   torch::jit::drop(*call.stack, call.num_args());
@@ -30,9 +30,9 @@ RuleList question_rules();
 RuleList autocast_rules();
 RuleList argument_checks();
 
-// Checks that the table names.
-void check_embedding_rows(const Call& call, int64_t limit);  // the rows that an embedding takes
-void check_classes(const Call& call, int64_t limit);  // the classes that a loss is told
+// Checks named in the table.
+void check_embedding_rows(const Call& call, int64_t limit);  // the rows selected from an embedding
+void check_classes(const Call& call, int64_t limit);  // the target classes of a loss
 void check_autocast_concatenation(const Call& call, c10::Device device);
 
 }  // namespace torchfake

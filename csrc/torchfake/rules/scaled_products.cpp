@@ -1,4 +1,4 @@
-// Products of matrices whose result has a dtype of its own, and of scaled float8 and float4 matrices.
+// Matrix products with an explicit result dtype, and products of scaled float8 and float4 matrices.
 #include <ATen/native/Resize.h>
 
 #include <torchfake/core/compat.h>
@@ -11,7 +11,7 @@ namespace torchfake {
 
 namespace {
 
-// A GPU's library accumulates in float, and can leave it at that.
+// A GPU's library accumulates in float and can return the result in float.
 void check_out_dtype(const at::Tensor& first, const at::Tensor& second, c10::ScalarType out_dtype) {
   TORCH_CHECK(first.scalar_type() == second.scalar_type(), "input dtypes must be the same");
   const bool is_half = first.scalar_type() == c10::kHalf || first.scalar_type() == c10::kBFloat16;
@@ -60,7 +60,7 @@ at::Tensor bmm(const at::Tensor& self, const at::Tensor& mat2, c10::ScalarType o
   return empty({self.size(0), self.size(1), mat2.size(2)}, out_dtype);
 }
 
-// What is added is of the dtype of the factors or of the result.
+// The tensor added has the dtype of the factors or of the result.
 template <at::Tensor (*kProduct)(const at::Tensor&, const at::Tensor&, c10::ScalarType)>
 at::Tensor added(const at::Tensor& self, const at::Tensor& first, const at::Tensor& second, c10::ScalarType out_dtype) {
   TORCH_CHECK(
@@ -82,7 +82,7 @@ int64_t rounded_up(int64_t size, int64_t multiple) {
   return blocks(size, multiple) * multiple;
 }
 
-// A dimension of one element has no stride to speak of.
+// The stride of a dimension with one element is irrelevant.
 bool has_dim(const at::Tensor& scale, int64_t dim, int64_t size, int64_t stride) {
   return scale.size(dim) == size && (size <= 1 || scale.stride(dim) == stride);
 }
@@ -91,7 +91,7 @@ bool is_float4(const at::Tensor& tensor) {
   return tensor.scalar_type() == c10::ScalarType::Float4_e2m1fn_x2;
 }
 
-// Scales of blocks are padded to tiles of 128 rows and 4 blocks.
+// Block scales are padded to tiles of 128 rows and 4 blocks.
 bool has_tiles(const at::Tensor& matrix, const at::Tensor& scale, int64_t block) {
   const int64_t columns = matrix.size(1) * (is_float4(matrix) ? 2 : 1);
   return scale.numel() == rounded_up(matrix.size(0), 128) * rounded_up(blocks(columns, block), 4) &&
@@ -173,7 +173,7 @@ bool is_column_major(const at::Tensor& matrix) {
   return matrix.stride(0) == 1 && matrix.stride(1) >= std::max<int64_t>(1, matrix.size(0));
 }
 
-// What a card has kernels for.
+// The scalings for which the claimed card has kernels.
 void check_capability(const at::Tensor& mat1, const at::Tensor& scale_a, const at::Tensor& scale_b) {
   const int64_t capability = KernelEnvironment::cuda_capability();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -189,7 +189,7 @@ void check_capability(const at::Tensor& mat1, const at::Tensor& scale_a, const a
       capability >= 100 || !is_float4(mat1), "MXFP4 scaling only supported in CUDA for B200/B300");
 }
 
-// What the libraries of GPUs ask for.
+// Requirements of the GPU libraries.
 void check_for_gpu(const at::Tensor& mat1, const at::Tensor& mat2, const at::Tensor& bias, c10::ScalarType out_dtype) {
   TORCH_CHECK(
       mat1.size(1) % 16 == 0,
@@ -390,7 +390,7 @@ void write_of_dtype(const OutRule::Tensors& outs, const OutRule::Tensors& result
   write_contiguous(outs, results);
 }
 
-// The product of two matrices alone is not given a size.
+// Only mm does not resize its out= argument.
 void write_fitting(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
   TORCH_CHECK(
       outs[0].sizes() == results[0].sizes(), "expected out of size ", results[0].sizes(), ", got ", outs[0].sizes());

@@ -1,4 +1,4 @@
-// Which recipes of scaling go together: PyTorch says it in a header of its kernels.
+// Which scaling recipes can be combined, as defined in a header of PyTorch's kernels.
 #include <torchfake/rules/scaling_recipes.h>
 
 #include <torchfake/core/compat.h>

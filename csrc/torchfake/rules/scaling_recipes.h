@@ -1,11 +1,11 @@
-// How the matrices of a scaled product are scaled, in PyTorch's own terms.
+// How the matrices of a scaled product are scaled, in PyTorch's terms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace torchfake {
 
-// A matrix's dtype, and its scales with the numbers of PyTorch's kinds of scaling.
+// A matrix's dtype and its scales, with PyTorch's numbers for the kinds of scaling.
 struct ScalingRecipe {
   c10::ScalarType dtype;
   c10::IntArrayRef kinds;
@@ -14,7 +14,7 @@ struct ScalingRecipe {
 
 bool is_by_rows(const ScalingRecipe& recipe);
 
-// Whether a kernel multiplies matrices that are scaled so. A release that does not say which go together is not asked.
+// Whether a kernel supports this combination. Releases that do not define the combinations are not checked.
 bool go_together(const ScalingRecipe& a, const ScalingRecipe& b, bool on_gpu);
 
 }  // namespace torchfake

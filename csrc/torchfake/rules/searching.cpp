@@ -1,4 +1,4 @@
-// Searching in sorted rows, histograms, and elements by their place.
+// Searching in sorted rows, histograms, and selecting elements by position.
 #include <ATen/native/BucketizationUtils.h>
 #include <ATen/native/TensorFactories.h>
 
@@ -16,7 +16,7 @@ c10::ScalarType index_dtype(bool out_int32) {
   return out_int32 ? c10::kInt : c10::kLong;
 }
 
-// A sorter, without a look at whether its values are in range.
+// Checks a sorter except for its values, which may be out of range.
 void check_sorter(const at::Tensor& sorted_sequence, const OptTensor& sorter) {
   if (!sorter || !sorter->defined()) {
     return;
@@ -131,7 +131,7 @@ TwoTensors histogram_between(const at::Tensor& self, const at::Tensor& bins, con
   return {empty({bins.numel() - 1}, self.scalar_type()), empty({bins.numel()}, self.scalar_type())};
 }
 
-// histogramdd, of points in as many dimensions as the innermost one has elements
+// histogramdd, for points whose dimension is the size of the innermost dimension
 void check_points(const at::Tensor& self, size_t bins, const char* message) {
   TORCH_CHECK(self.dim() >= 2, "torch.histogramdd: input tensor should have at least 2 dimensions");
   TORCH_CHECK(static_cast<int64_t>(bins) == self.size(-1), message);

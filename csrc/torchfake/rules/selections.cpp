@@ -1,4 +1,4 @@
-// Reductions without a structured kernel: those that choose an element, and those of all elements to one.
+// Reductions without a structured kernel: those that select an element, and those over all elements.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/ReduceOpsUtils.h>
 #include <ATen/native/Resize.h>
@@ -28,7 +28,7 @@ at::Tensor extremum(const at::Tensor& self) {
   return empty({}, self.scalar_type());
 }
 
-// The CPU fills the argument with the extremum, of nothing too; a GPU reduces into it.
+// The CPU fills the argument with the extremum, even of an empty tensor; a GPU reduces into it.
 at::Tensor& extremum_out(const at::Tensor& self, at::Tensor& out) {
   if (!claimed_device().is_cpu()) {
     write_out(out, extremum(self), OutDtype::kSame);
@@ -40,7 +40,7 @@ at::Tensor& extremum_out(const at::Tensor& self, at::Tensor& out) {
   return out;
 }
 
-// Of a number, which is looked for in a tensor: PyTorch's meta kernel leaves it to the real one to give it its size.
+// Searches a tensor for a number: PyTorch's meta kernel does not set the size of this result.
 at::Tensor is_number_in(const at::Scalar& element, const at::Tensor& test_elements, bool assume_unique, bool invert) {
   return empty({}, at::meta::isin(element, test_elements, assume_unique, invert).scalar_type());
 }
@@ -116,7 +116,7 @@ TwoOuts kthvalue_out(
   return {values, indices};
 }
 
-// The helpers of cummax and cummin write tensors that are there already.
+// The helpers of cummax and cummin write existing tensors.
 void cumulative_helper(
     const at::Tensor& self,
     const at::Tensor& /*values*/,
@@ -206,7 +206,7 @@ at::Tensor product(const at::Tensor& self, const at::Tensor& other) {
   return empty({}, self.scalar_type());
 }
 
-// Two conjugated views give the conjugate of a result, lazily; so does a conjugated second argument of vdot.
+// With two conjugated views the result is lazily conjugated; likewise for a conjugated second argument of vdot.
 at::Tensor dot(const at::Tensor& self, const at::Tensor& other) {
   const at::Tensor result = product(self, other);
   return self.is_complex() && self.is_conj() && other.is_conj() ? result.conj() : result;

@@ -1,4 +1,4 @@
-// Rules for packed sequences: lengths that are known give shapes that are known, whatever is being packed.
+// Rules for packed sequences: known lengths give known shapes, whatever tensor is packed.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_pack_padded_sequence.h>
 #include <ATen/ops/full.h>
@@ -41,7 +41,8 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
         call.op_name(),
         "the size of the result is the sum of the lengths, and those are not known. Pass them as constants.");
   }
-  // The real operator on a tensor of the same outer sizes and one column checks the lengths and gives the batch sizes.
+  // The real operator, on a tensor of the same outer sizes with one column, checks the lengths and computes the batch
+  // sizes.
   at::Tensor batch_sizes;
   {
     NoFakeMode real;

@@ -1,4 +1,4 @@
-// What CUDA kernels take on the side: reading a call's arguments, and putting the families into one table.
+// Temporary memory of CUDA kernels: reading a call's arguments, and one table of all families.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>

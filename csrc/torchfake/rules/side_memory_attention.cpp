@@ -1,11 +1,12 @@
-// What scaled dot product attention takes on the side.
+// Temporary memory of scaled dot product attention.
 #include <torchfake/rules/side_memory.h>
 
 namespace torchfake::side_memory {
 
 namespace {
 
-// The gradient of the output as the kernels read it, with heads behind rows; a copy where it lies in another way.
+// Kernels read the gradient of the output with heads inside rows in memory; another layout is copied. Returns whether
+// it is.
 bool copy_unless_heads_are_inside(const c10::TensorImpl& gradient, Requests& requests) {
   const int64_t width = gradient.size(3);
   const int64_t heads = gradient.size(1);
@@ -37,8 +38,8 @@ std::optional<Backward> backward_of(const Call& call) {
   return Backward{gradient, query, query->size(0) * query->size(1), query->size(2), query->size(3)};
 }
 
-// The sum over a row of gradient times output, in float32, and the accumulated gradient of the queries by blocks of 64.
-// Kernels for half precision take the sum themselves.
+// The sum over each row of gradient times output, in float32, and the accumulated gradient of the queries in blocks of
+// 64. Half-precision kernels compute the sum themselves.
 void efficient_attention_backward(const Call& call, Requests& requests) {
   const auto backward = backward_of(call);
   if (!backward) {

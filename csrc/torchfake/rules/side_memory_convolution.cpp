@@ -1,4 +1,4 @@
-// What convolutions take on the side: cuDNN's kernels want channels last, and copy what is not.
+// Temporary memory of convolutions: cuDNN's kernels require channels-last and copy other layouts.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -7,7 +7,8 @@ namespace torchfake::side_memory {
 
 namespace {
 
-// Of 1,600 recorded calls, in the median: what a kind of call takes, as a part of input, weight and output together.
+// The properties on which layout copies depend. The factors are medians of 1,600 recorded calls, relative to the bytes
+// of input, weight and output together.
 struct ConvolutionKind {
   bool is_backward = false;
   bool is_channels_last = false;
@@ -19,7 +20,7 @@ struct ConvolutionKind {
 
 double layout_copies(const ConvolutionKind& kind) {
   if (kind.is_pointwise && !kind.is_strided) {
-    return 0;  // a product of matrices
+    return 0;  // a matrix product
   }
   if (!kind.is_channels_last) {
     return kind.is_backward ? 1.12 : 1.0;
@@ -41,16 +42,16 @@ struct ConvolutionArguments {
   const c10::TensorImpl* input;
   const c10::TensorImpl* weight;
   size_t output_bytes;
-  size_t stride, groups;  // where these arguments stand
+  size_t stride, groups;  // the positions of these arguments
   bool is_backward;
 };
 
-// What a pass over the three tensors takes; nothing for what a kernel of ATen's own does.
+// The memory of one pass over the three tensors; none for ATen's own kernels.
 size_t workspace(const Call& call, const ConvolutionArguments& a) {
   const auto strides = numbers_at(call, a.stride, a.input->dim() - 2, 1);
   const auto groups = number_at(call, a.groups);
   if (!strides || !groups || (*groups > 1 && a.weight->size(1) == 1)) {
-    return 0;  // the last: depthwise
+    return 0;  // the last condition: depthwise
   }
   const auto kernel = a.weight->sizes().slice(2);
   ConvolutionKind kind;
@@ -64,7 +65,7 @@ size_t workspace(const Call& call, const ConvolutionArguments& a) {
   return static_cast<size_t>(layout_copies(kind) * bytes);
 }
 
-// Of a convolution's output; 0 where there is none.
+// The number of elements of a convolution's output; 0 if it is invalid.
 int64_t output_numel(const Call& call, const c10::TensorImpl& input, const c10::TensorImpl& weight) {
   const int64_t dims = input.dim() - 2;
   const auto stride = numbers_at(call, 3, dims, 1);
@@ -114,7 +115,7 @@ void convolution_backward(const Call& call, Requests& requests) {
   if (taken == 0) {
     return;
   }
-  // A pass for the gradient of the input and one for that of the weight.
+  // One pass for the gradient of the input and one for that of the weight.
   for (const uint32_t output : {0U, 1U}) {
     if (mask_at(call, 10, output)) {
       requests.output(output);

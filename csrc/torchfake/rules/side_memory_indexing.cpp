@@ -1,4 +1,4 @@
-// What sorting, selecting and scattering take on the side: CUB's buffers, and indices in other orders.
+// Temporary memory of sorting, selecting and scattering: CUB's buffers, and copied indices.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -8,9 +8,9 @@ namespace torchfake::side_memory {
 namespace {
 
 constexpr size_t kIndex = 8;
-constexpr int64_t kSortedInPlace = 4096;  // rows up to here are sorted without buffers
+constexpr int64_t kSortedInPlace = 4096;  // rows up to this size are sorted without buffers
 
-// The size of the dimension at an argument; 1 for a tensor without dimensions, nothing for one that has it not.
+// The size of the dimension named by an argument; 1 for a tensor without dimensions, nothing for an invalid dimension.
 std::optional<int64_t> size_along(const Call& call, const c10::TensorImpl& tensor, size_t arg) {
   if (tensor.dim() == 0) {
     return 1;
@@ -23,7 +23,7 @@ std::optional<int64_t> size_along(const Call& call, const c10::TensorImpl& tenso
   return at >= 0 && at < tensor.dim() ? std::optional(tensor.size(at)) : std::nullopt;
 }
 
-// The sort of rows of `row` elements, `count` in all, whose values and indices have memory already.
+// Sorts rows of `row` elements, `count` in all; the memory of values and indices is already allocated.
 void sort_rows(int64_t count, int64_t row, size_t itemsize, Requests& requests) {
   constexpr int64_t kFewRows = 128;
   constexpr int64_t kLongRow = 1'000'000;
@@ -36,7 +36,7 @@ void sort_rows(int64_t count, int64_t row, size_t itemsize, Requests& requests) 
     requests.take(static_cast<size_t>(row) * kIndex);
     radix_sort(row, itemsize, kIndex, requests);
   } else if (rows < kFewRows) {
-    // Sorted as one row, with the row as part of the value; then by row.
+    // Sorted as a single row with the row number as part of the value, then by row.
     requests.take(indices);
     requests.take(indices);
     const uint32_t keys = requests.take(static_cast<size_t>(count) * itemsize);
@@ -59,7 +59,7 @@ void sort(const Call& call, Requests& requests) {
   if (!row || *row <= kSortedInPlace) {
     return;
   }
-  // Rows have to lie side by side.
+  // Rows must be contiguous.
   const int64_t dim = call.arg(kDim).toInt();
   if (input->stride(dim < 0 ? dim + input->dim() : dim) != 1) {
     requests.take(bytes_of(*input));
@@ -69,7 +69,7 @@ void sort(const Call& call, Requests& requests) {
   sort_rows(input->numel(), *row, input->itemsize(), requests);
 }
 
-// Whether several blocks of threads share a row.
+// Whether several thread blocks share a row.
 bool selects_by_blocks(int64_t rows, int64_t row) {
   struct Step {
     int64_t rows, row;
@@ -86,7 +86,7 @@ bool selects_by_blocks(int64_t rows, int64_t row) {
 void topk(const Call& call, Requests& requests) {
   constexpr int64_t kThreads = 256;
   constexpr int64_t kDigits = 256;
-  constexpr int64_t kBlocksPerMultiprocessor = 65536 / (40 * kThreads);  // by registers
+  constexpr int64_t kBlocksPerMultiprocessor = 65536 / (40 * kThreads);  // limited by registers
   const c10::TensorImpl* input = tensor_at(call, 0);
   const auto k = number_at(call, 1);
   if (input == nullptr || input->numel() == 0 || !k) {
@@ -128,12 +128,12 @@ void topk(const Call& call, Requests& requests) {
   }
 }
 
-// A scan over rows reads them one after the other.
+// A scan reads contiguous rows.
 void scan(const Call& call, Requests& requests) {
   copy_if_strided(call, 0, requests);
 }
 
-// What is drawn for each probability, of which the largest wins.
+// One random number per probability, of which the largest wins.
 void multinomial(const Call& call, Requests& requests) {
   const c10::TensorImpl* input = tensor_at(call, 0);
   if (input != nullptr && (!flag_at(call, 2) || number_at(call, 1) == 1)) {
@@ -143,12 +143,12 @@ void multinomial(const Call& call, Requests& requests) {
 
 struct EmbeddingGradient {
   const c10::TensorImpl* gradient;
-  int64_t count;  // of indices
-  int64_t rows;  // of the table
-  size_t index;  // bytes of one
+  int64_t count;  // the number of indices
+  int64_t rows;  // in the table
+  size_t index;  // bytes per index
 };
 
-// Indices are sorted with where they were, and the rows that fall together summed in parts of ten.
+// Indices are sorted together with their positions, and rows with the same index are summed in parts of ten.
 void embedding_gradient(const EmbeddingGradient& e, bool counts_rows, Requests& requests) {
   const auto indices = static_cast<size_t>(e.count) * e.index;
   requests.take(indices);
@@ -174,7 +174,7 @@ void embedding_gradient(const EmbeddingGradient& e, bool counts_rows, Requests& 
 }
 
 void embedding_backward(const Call& call, Requests& requests) {
-  constexpr int64_t kFewIndices = 3072;  // these by another kernel
+  constexpr int64_t kFewIndices = 3072;  // up to this number, another kernel is used
   const c10::TensorImpl* gradient = tensor_at(call, 0);
   const c10::TensorImpl* indices = tensor_at(call, 1);
   const auto rows = number_at(call, 2);
@@ -197,7 +197,7 @@ void embedding_bag(const Call& call, Requests& requests) {
   }
 }
 
-// Sums and means; maxima are scattered without buffers.
+// For sums and means; maxima are scattered without buffers.
 void embedding_bag_backward(const Call& call, Requests& requests) {
   constexpr int64_t kMaximum = 2;
   const c10::TensorImpl* gradient = tensor_at(call, 0);
@@ -212,12 +212,12 @@ void embedding_bag_backward(const Call& call, Requests& requests) {
   }
 }
 
-// The bytes of a tensor at an argument if it was broadcast to `count` elements at least.
+// The bytes of a tensor after broadcasting to at least `count` elements.
 size_t expanded_bytes(const c10::TensorImpl& tensor, int64_t count) {
   return static_cast<size_t>(std::max(tensor.numel(), count)) * tensor.itemsize();
 }
 
-// Accumulating: indices become positions, which are sorted with where they were.
+// With accumulation, indices become linear positions, which are sorted together with their origin.
 void index_put(const Call& call, Requests& requests) {
   if (!flag_at(call, 3)) {
     return;
@@ -225,7 +225,7 @@ void index_put(const Call& call, Requests& requests) {
   const c10::TensorImpl* self = tensor_at(call, 0);
   const c10::TensorImpl* values = tensor_at(call, 2);
   int64_t count = 1;
-  int64_t indexed = 1;  // elements of the dimensions that are indexed
+  int64_t indexed = 1;  // elements in the indexed dimensions
   size_t tensors = 0;
   for (const TensorArg& tensor : call.tensors()) {
     if (tensor.arg != 1) {

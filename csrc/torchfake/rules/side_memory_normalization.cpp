@@ -1,4 +1,4 @@
-// What normalisation, softmax, dropout and pooling take on the side.
+// Temporary memory of normalisation, softmax, dropout and pooling.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ bool is_half(const c10::TensorImpl& tensor) {
   return at::isReducedFloatingType(c10::typeMetaToScalarType(tensor.dtype()));
 }
 
-// The mask first: it may split the block that the output would have filled.
+// The mask is allocated first: it may split the block that the output would have filled.
 void mask_before_output(const Call& call, Requests& requests) {
   requests.output(1);
   requests.output(0);
@@ -26,7 +26,7 @@ void native_dropout(const Call& call, Requests& requests) {
   }
 }
 
-// The gradient times the output, before it is summed.
+// The product of gradient and output, before summation.
 void softmax_backward(const Call& call, Requests& requests) {
   if (const c10::TensorImpl* gradient = tensor_at(call, 0)) {
     requests.take(bytes_of(*gradient));
@@ -50,7 +50,7 @@ void layer_norm(const Call& call, Requests& requests) {
   }
 }
 
-// Rows are the elements of the saved statistics. Many short ones are summed in blocks of 32 first.
+// There is one row per element of the saved statistics. Many short rows are first summed in blocks of 32.
 void layer_norm_backward(const Call& call, Requests& requests) {
   constexpr int64_t kManyRows = 65536;
   constexpr int64_t kMostBlocks = 32768;
@@ -76,7 +76,7 @@ void layer_norm_backward(const Call& call, Requests& requests) {
   }
 }
 
-// A factor and a summand for each channel; of half precision the statistics in float32 too.
+// A scale and a bias for each channel; for half precision also the statistics in float32.
 void group_norm(const Call& call, Requests& requests) {
   const c10::TensorImpl* input = tensor_at(call, 0);
   const auto batch = number_at(call, 3);

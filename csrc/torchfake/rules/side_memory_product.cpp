@@ -1,4 +1,4 @@
-// What products of matrices take on the side: workspaces of cuBLAS, and copies that it can read.
+// Temporary memory of matrix products: cuBLAS workspaces, and copies of matrices that it cannot read.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace torchfake::side_memory {
 
 namespace {
 
-// cuBLAS reads rows or columns that lie side by side, a leading dimension apart.
+// cuBLAS reads contiguous rows or columns, separated by a leading dimension.
 bool is_readable(const c10::TensorImpl& matrix) {
   const int64_t last = matrix.dim() - 1;
   const auto fits = [&](int64_t fast, int64_t slow) {
@@ -31,7 +31,8 @@ void product(const Call& call, Requests& requests) {
 
 constexpr Row kRows[] = {
     {"aten::mm", {product<0>, memory::Workspace::kBlas}},
-    // By their source these copy too; the recording of a mixture of experts, whose gradients lie so, has no such copies.
+    // According to their source these copy too, but the recording of a mixture of experts, whose gradients have such a
+    // layout, shows no copies.
     {"aten::bmm", {nullptr, memory::Workspace::kBlas}},
     {"aten::baddbmm", {nullptr, memory::Workspace::kBlas}},
     {"aten::mv", {nullptr, memory::Workspace::kBlas}},

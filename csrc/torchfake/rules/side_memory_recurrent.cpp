@@ -1,4 +1,4 @@
-// What recurrent networks take on the side.
+// Temporary memory of recurrent networks.
 #include <torchfake/memory/allocator_config.h>
 #include <torchfake/rules/side_memory.h>
 
@@ -8,8 +8,8 @@ namespace torchfake::side_memory {
 
 namespace {
 
-// cuDNN's workspace: 8 MiB for each layer and direction, and a sum that was fitted to recordings of 44 networks with gates
-// (7 % off in the median) and 22 without (3 %).
+// cuDNN's workspace: 8 MiB per layer and direction, plus a sum fitted to recordings of 44 networks with gates (median
+// error 7 %) and 22 without (3 %).
 struct RecurrentArguments {
   size_t mode, hidden, layers, batch_first, bidirectional;
 };
@@ -20,7 +20,7 @@ size_t workspace(const Call& call, const RecurrentArguments& at) {
   const auto hidden_of = number_at(call, at.hidden);
   const bool has_flags = call.arg(at.bidirectional).isBool() && call.arg(at.batch_first).isBool();
   if (input == nullptr || input->dim() != 3 || !layers_of || !hidden_of || !has_flags || !call.arg(at.mode).isInt()) {
-    return 0;  // packed sequences among them
+    return 0;  // including packed sequences
   }
   const bool has_gates = call.arg(at.mode).toInt() >= 2;
   const auto layers = static_cast<double>(*layers_of);
@@ -44,7 +44,7 @@ size_t workspace(const Call& call, const RecurrentArguments& at) {
   return bytes <= static_cast<double>(kMostElements) ? static_cast<size_t>(bytes) : 0;
 }
 
-// With steps before the batch, as cuDNN reads it.
+// A copy with steps before the batch, as cuDNN requires.
 uint32_t turned(const Call& call, size_t arg, Requests& requests) {
   const c10::TensorImpl* tensor = tensor_at(call, arg);
   return requests.take(tensor == nullptr ? 0 : bytes_of(*tensor));
@@ -80,7 +80,7 @@ void recurrent_backward(const Call& call, Requests& requests) {
   requests.take(taken);
 }
 
-// The workspace of a cell first, which is kept for the backward pass.
+// The workspace of a cell, which is saved for the backward, is allocated first.
 void lstm_cell(const Call& call, Requests& requests) {
   requests.output(2);
   requests.outputs(2);

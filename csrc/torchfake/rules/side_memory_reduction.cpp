@@ -1,4 +1,4 @@
-// What reductions and losses take on the side.
+// Temporary memory of reductions and losses.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -8,17 +8,17 @@ namespace torchfake::side_memory {
 
 namespace {
 
-// A reduction as the kernel sees it: neighbouring dimensions that lie together are one.
+// A reduction as the kernel sees it, with adjacent dimensions merged where possible.
 struct Reduction {
   int64_t outputs = 1;
-  int64_t inputs = 1;  // for each output
+  int64_t inputs = 1;  // per output
   bool is_inner = true;  // the fastest dimension is reduced
-  bool is_dense = false;  // along the fastest one, elements lie side by side
+  bool is_dense = false;  // elements are adjacent along the fastest dimension
   int64_t reduced_dims = 0;
-  int64_t vector = 1;  // outputs that a thread takes at once
+  int64_t vector = 1;  // outputs computed by a thread at once
 };
 
-// The largest of 4, 2, 1 that divides all that it has to.
+// The largest of 4, 2, 1 that divides all of them.
 int64_t vector_size(int64_t inner, const std::vector<int64_t>& strides) {
   int64_t size = 4;
   const auto fit = [&](int64_t n) {
@@ -78,7 +78,7 @@ Reduction reduction_of(const c10::TensorImpl& input, c10::ArrayRef<bool> is_redu
   return found;
 }
 
-// The launch that ATen's reduction kernel chooses, as far as its buffers depend on it.
+// The launch configuration that ATen's reduction kernel chooses, as far as it determines the buffers.
 void reduction_buffers(const Reduction& reduction, size_t accumulator, Requests& requests) {
   constexpr int64_t kWarp = 32;
   constexpr int64_t kMaxThreads = 512;
@@ -149,7 +149,7 @@ void sum_of(const c10::TensorImpl& input, c10::OptionalArrayRef<int64_t> dims, R
   reduce(input, dims, accumulator_size(input), requests);
 }
 
-// The dimensions at an argument: none, a number or a list.
+// The dimensions at an argument, which may be a number or a list; empty without one.
 std::vector<int64_t> dims_at(const Call& call, size_t arg) {
   if (arg < call.num_args() && call.arg(arg).isIntList()) {
     return call.arg(arg).toIntVector();
@@ -172,7 +172,8 @@ void sum_over_dims(const Call& call, Requests& requests) {
   }
 }
 
-// Over the dimensions at argument kArg, with kBytes for a partial result; 0: the input's own type, which is not widened.
+// A reduction over the dimensions at argument kArg with partial results of kBytes; 0 for the input's own type, without
+// widening.
 template <size_t kArg, size_t kBytes>
 void reduction(const Call& call, Requests& requests) {
   if (const c10::TensorImpl* input = tensor_at(call, 0)) {
@@ -186,12 +187,12 @@ void vector_norm(const Call& call, Requests& requests) {
   }
 }
 
-// Whether the loss is reduced, and not kept for each element.
+// Whether the loss is reduced, as opposed to kept for each element.
 bool is_reduced(const Call& call, size_t arg) {
   return number_at(call, arg).has_value();
 }
 
-// The loss of each element, before it is reduced.
+// The loss of each element, before the reduction.
 void loss_of_each(const Call& call, Requests& requests) {
   const c10::TensorImpl* input = tensor_at(call, 0);
   if (input != nullptr && is_reduced(call, 2)) {
@@ -209,7 +210,7 @@ void huber_loss(const Call& call, Requests& requests) {
   }
 }
 
-// The logarithm of the sigmoid, then the loss of each element.
+// The log-sigmoid, then the loss of each element.
 void binary_cross_entropy_with_logits(const Call& call, Requests& requests) {
   const c10::TensorImpl* input = tensor_at(call, 0);
   if (input == nullptr) {
@@ -225,7 +226,7 @@ void binary_cross_entropy_with_logits(const Call& call, Requests& requests) {
   }
 }
 
-// Of all tensors the norms of chunks, before they are put together.
+// The norms of chunks of all tensors, before they are combined.
 void foreach_norm(const Call& call, Requests& requests) {
   constexpr int64_t kChunk = 65536;
   size_t count = 0;
@@ -240,7 +241,7 @@ void foreach_norm(const Call& call, Requests& requests) {
   requests.outputs(static_cast<uint32_t>(count));
 }
 
-// Bytes of a mean with its deviation and counts; of a value with its index.
+// The bytes of a mean with its deviation and counts, and of a value with its index.
 constexpr size_t kMoments = 16;
 constexpr size_t kValueAndIndex = 16;
 

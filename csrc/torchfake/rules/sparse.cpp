@@ -1,4 +1,4 @@
-// Sparse tensors of all sizes: constructors, conversions, products and what looks at the places of stored elements.
+// Sparse tensors of any size: constructors, conversions, products, and operators on the indices of stored elements.
 #include <torchfake/rules/sparse.h>
 
 #include <ATen/ExpandUtils.h>
@@ -49,7 +49,7 @@ const at::SparseTensorImpl& coo(const at::Tensor& tensor) {
   return *static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
 }
 
-// A fake of this mode, strided and with all elements of its own.
+// A strided fake of this mode with its own storage.
 at::Tensor dense(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::Device device, const ModePtr& mode) {
   const FakeMode in_mode(mode);
   return at::empty(sizes, at::TensorOptions().dtype(dtype).device(device));
@@ -65,8 +65,8 @@ std::vector<at::Tensor> cloned_members(const at::Tensor& sparse) {
 
 // ---- Constructors
 
-// _sparse_coo_tensor_with_dims_and_tensors(sparse_dim, dense_dim, size, indices, values, ..., is_coalesced). A plain meta
-// tensor made of the same checks what PyTorch checks.
+// _sparse_coo_tensor_with_dims_and_tensors(sparse_dim, dense_dim, size, indices, values, ..., is_coalesced). A plain
+// meta tensor made from the same arguments runs PyTorch's checks.
 bool coo_of_tensors(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor indices = tensor(call, 3);
   const at::Tensor values = tensor(call, 4);
@@ -96,7 +96,7 @@ bool coo_of_tensors(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// Constructors of a tensor that stores nothing, or is like another: PyTorch's own, on meta.
+// Constructors of tensors that store no elements, or resemble another tensor: PyTorch's own, on meta.
 bool on_meta(Call& call, c10::Device device, const ModePtr& mode) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     c10::IValue& value = call.arg(i);
@@ -124,7 +124,7 @@ bool clone(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// detach(self), alias(self): another tensor over the same members.
+// detach(self), alias(self): another tensor with the same members.
 bool same_members(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
   at::Tensor other = make_layout_fake(self, members_of(self), device, mode);
@@ -135,7 +135,7 @@ bool same_members(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// ---- To dense, and sums with dense ones
+// ---- Conversion to dense, and sums with dense tensors
 
 bool to_dense(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
@@ -169,7 +169,7 @@ bool add(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// ---- Products of a sparse matrix and a dense one
+// ---- Products of a sparse and a dense matrix
 
 bool is_product(const at::Tensor& left, const at::Tensor& right) {
   return !is_strided(left) && is_strided(right) && left.dim() == 2 && right.dim() == 2 &&
@@ -213,7 +213,7 @@ bool mv(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// sparse_sampled_addmm(self, mat1, mat2): the elements that self stores.
+// sparse_sampled_addmm(self, mat1, mat2): the result has the sparsity of self.
 bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
   const at::Tensor left = tensor(call, 1);
@@ -229,7 +229,7 @@ bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// _sparse_mm_reduce_impl and its backward have kernels on the CPU alone. The latter trusts indices that it is given.
+// _sparse_mm_reduce_impl and its backward only have CPU kernels. The latter does not check the indices it is given.
 bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       device.is_cpu(), "Could not run '", call.op_name(), "' with arguments from the 'SparseCsrCUDA' backend.");
@@ -256,7 +256,7 @@ bool mm_reduce_backward(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// ---- The places of stored elements
+// ---- The indices of stored elements
 
 // sparse_mask(self, mask): the elements of self that a coalesced mask stores.
 bool sparse_mask(Call& call, c10::Device device, const ModePtr& mode) {
@@ -281,7 +281,8 @@ bool sparse_mask(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// The indices that remain, found by the real operator on a tensor of the same places that stores numbers.
+// The indices that remain after coalescing, computed by the real operator on a tensor with the same indices and number
+// values.
 at::Tensor coalesced_indices(const at::SparseTensorImpl& self, const at::Tensor& known) {
   PlainCpu no_engine;
   const at::Tensor counts = at::zeros({self.nnz()}, at::TensorOptions().dtype(c10::kByte));
@@ -323,7 +324,7 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// _spdiags(diagonals, offsets, shape, layout): the offsets tell how much is stored.
+// _spdiags(diagonals, offsets, shape, layout): the offsets determine the number of stored elements.
 bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor offsets = tensor(call, 1);
   TORCH_CHECK(device.is_cpu() && offsets.is_cpu(), "_spdiags is only implemented for CPU tensors");
@@ -342,9 +343,9 @@ bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
   return false;
 }
 
-// ---- The stored values alone
+// ---- Operators on the stored values only
 
-// mul and div by a number, or by a tensor of no dimensions. There is no division for compressed layouts.
+// mul and div by a number or a zero-dimensional tensor. Compressed layouts do not support division.
 template <bool kDivides>
 bool scaled(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
@@ -396,11 +397,11 @@ constexpr Row kRows[] = {
     {"_spdiags", {&spdiags, false}},
     {"mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar", {&scaled<false>, false}},
     {"div.Tensor div_.Tensor div.Scalar div_.Scalar", {&scaled<true>, false}},
-    // Questions, and parts.
+    // Queries and members.
     {"sparse_dim dense_dim _dimI _dimV _nnz is_coalesced _coalesced_ _indices _values indices values crow_indices "
      "col_indices ccol_indices row_indices",
      {nullptr, true}},
-    // Values of the same places. Those that keep zero at zero, which PyTorch applies to the stored values.
+    // New values, unchanged indices: operators that map zero to zero, which PyTorch applies to the stored values.
     {"abs abs_ asin asin_ asinh asinh_ atan atan_ atanh atanh_ ceil ceil_ conj_physical conj_physical_ deg2rad "
      "deg2rad_ erf erf_ erfinv erfinv_ expm1 expm1_ floor floor_ frac frac_ isinf isnan isneginf isposinf log1p log1p_ "
      "nan_to_num nan_to_num_ neg neg_ rad2deg rad2deg_ relu relu_ round round_ sgn sgn_ sign sign_ signbit sin sin_ "
@@ -408,15 +409,15 @@ constexpr Row kRows[] = {
      "sinh_ sqrt sqrt_ tan tan_ tanh tanh_ trunc trunc_ threshold_backward angle",
      {nullptr, true}},
     {"sum. any. native_norm", {nullptr, true}},
-    // Changes of places that are the same for all elements.
+    // The same change of indices for all elements.
     {"transpose transpose_ permute unsqueeze cat zero_ copy_ copy_sparse_to_sparse_ sparse_resize_ "
      "sparse_resize_and_clear_ resize_as_sparse_",
      {nullptr, true}},
-    // By stand-ins alone.
+    // Through stand-ins only.
     {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc", {nullptr, false}},
 };
 
-// The facts of an operator stay where they are, in a table that only grows.
+// Pointers to an operator's facts stay valid: the table only grows.
 const LayoutFacts* find_facts(const c10::OperatorHandle& op) {
   static std::mutex mutex;
   static auto* found = new std::unordered_map<std::string, std::optional<LayoutFacts>>();

@@ -58,7 +58,7 @@ bool like_first(SymbolicCall& call) {
   return true;
 }
 
-// Those of an argument named `size` or `input_sizes`.
+// The sizes of an argument named `size`, `input_sizes` or `self_sizes`.
 bool as_asked(SymbolicCall& call) {
   for (const char* name : {"size", "input_sizes", "self_sizes"}) {
     if (const int index = call.arg_named(name); index >= 0 && call.arg(index).isList()) {
@@ -78,7 +78,7 @@ bool product(SymbolicCall& call, size_t first) {
   }
   Sizes sizes = a;
   sizes[dim - 1] = b[dim - 1];
-  if (first == 1) {  // what is added has to broadcast to the result
+  if (first == 1) {  // the addend must broadcast to the result
     Sizes sum = sizes;
     if (!broadcast(sum, call.tensor(0).sym_sizes()) || sum.size() != sizes.size()) {
       return false;
@@ -96,7 +96,7 @@ bool multiply_and_add(SymbolicCall& call) {
   return product(call, 1);
 }
 
-// By the arguments `dim`, a number, a list or nothing, and `keepdim`.
+// Uses the arguments `dim` (a number, a list or None) and `keepdim`.
 bool reduction(SymbolicCall& call) {
   const Sizes before = sizes_of(call.tensor(0));
   const auto rank = static_cast<int64_t>(before.size());
@@ -183,7 +183,7 @@ bool concatenate(SymbolicCall& call) {
   for (size_t i = 1; i < tensors.size(); ++i) {
     const Sizes other = sizes_of(tensors[i]);
     if (other.size() != sizes.size()) {
-      return false;  // the old rule that empty tensors are passed over
+      return false;  // the legacy rule that empty tensors are skipped
     }
     for (int64_t j = 0; j < rank; ++j) {
       if (j == dim) {
@@ -217,7 +217,7 @@ bool stack(SymbolicCall& call) {
   return true;
 }
 
-// (self, dim, index): a row for each index.
+// (self, dim, index): one row per index.
 bool index_select(SymbolicCall& call) {
   Sizes sizes = sizes_of(call.tensor(0));
   if (sizes.empty() || call.tensor(2).dim() != 1) {
@@ -228,8 +228,8 @@ bool index_select(SymbolicCall& call) {
   return true;
 }
 
-// (self, indices): the sizes that the indices have together, in the place of the dimensions they select from, or in front
-// where these are not next to each other.
+// (self, indices): the broadcast sizes of the indices replace the dimensions they select from, or come first if these
+// are not adjacent.
 bool index(SymbolicCall& call) {
   const Sizes before = sizes_of(call.tensor(0));
   Sizes selected;
@@ -270,7 +270,7 @@ bool index(SymbolicCall& call) {
   return true;
 }
 
-// (query, key, value, ...): the result, and a logarithm per query.
+// (query, key, value, ...): the result, and one logsumexp per query.
 bool attention(SymbolicCall& call) {
   const Sizes query = sizes_of(call.tensor(0));
   const Sizes key = sizes_of(call.tensor(1));
@@ -290,7 +290,8 @@ bool attention(SymbolicCall& call) {
   return true;
 }
 
-// Lists, element by element: foreach and fused optimizers. What is in the same place of every list takes part together.
+// Element by element over lists: foreach and fused optimizers. The tensors at the same position of every list belong
+// together.
 bool element_by_element(SymbolicCall& call) {
   std::vector<std::vector<at::Tensor>> lists;
   std::vector<at::Tensor> singles;
@@ -324,7 +325,7 @@ bool element_by_element(SymbolicCall& call) {
   return true;
 }
 
-// ---- The table --------------------------------------------------------------------------------------------------------
+// ---- The table ------------------------------------------------------------------------------------------------------
 
 constexpr Row kRows[] = {
     {"mm bmm", &multiply},
@@ -351,7 +352,7 @@ constexpr Row kRows[] = {
     {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", &pointwise},
 };
 
-// Tags say so of operators that return something new; of one that works in place, the other one's is asked.
+// Tags declare this for functional operators; an in-place operator uses the tag of its functional form.
 bool is_pointwise(const OpTraits& traits) {
   if (traits.is_pointwise || traits.name.back() != '_') {
     return traits.is_pointwise;

@@ -9,17 +9,17 @@ namespace symbolic_rules {
 
 using Sizes = SymbolicCall::Sizes;
 
-// What has to hold for the call to be valid. Of a size that only data knows, it is taken to, and checked at run time.
+// A condition that must hold for a valid call. For a data-dependent size it is assumed, and checked at run time.
 inline bool guard(const c10::SymBool& condition) {
   return condition.expect_true(__FILE__, __LINE__);
 }
 
-// What may hold or not, and of a size that only data knows is taken not to.
+// A condition that may or may not hold. For a data-dependent size it is assumed to be false.
 inline bool if_known(const c10::SymBool& condition) {
   return condition.guard_or_false(__FILE__, __LINE__);
 }
 
-// By the hint; nothing where only data knows.
+// The condition's value by its hint; nothing if it depends on data.
 inline std::optional<bool> decided(const c10::SymBool& condition) {
   const bool is_true = condition.guard_or_false(__FILE__, __LINE__);
   return is_true == condition.guard_or_true(__FILE__, __LINE__) ? std::optional(is_true) : std::nullopt;
@@ -40,10 +40,10 @@ inline Sizes strides_of(const at::Tensor& tensor) {
   return Sizes(strides.begin(), strides.end());
 }
 
-// Adds the sizes of another tensor to `sizes`, aligned at the end. Guards that equal sizes are equal.
+// Broadcasts `sizes` with the sizes of another tensor. Adds guards that equal sizes are equal.
 bool broadcast(Sizes& sizes, c10::SymIntArrayRef other);
 
-// Operators, with their names as in the table of operators.
+// Operators, named as in the table of operators.
 using Use = SymbolicRules::Use;
 struct Row {
   const char* names;

@@ -11,13 +11,13 @@ namespace symbolic_rules {
 
 namespace {
 
-// `place`, counted from the end where it is negative.
+// Normalises `place`, which counts from the end if negative.
 c10::SymInt from_the_start(const c10::SymInt& place, const c10::SymInt& size) {
   const std::optional<bool> is_negative = decided(place.sym_lt(0));
   if (is_negative) {
     return *is_negative ? place + size : place;
   }
-  return place + size * ((place + 1).min(0) - place.min(0));  // once the size below zero, and not at all from there on
+  return place + size * ((place + 1).min(0) - place.min(0));  // adds `size` once if negative, otherwise not at all
 }
 
 bool give_view(SymbolicCall& call, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const c10::SymInt& offset) {
@@ -160,10 +160,10 @@ bool expand(SymbolicCall& call) {
     } else if (guard(size.sym_eq(sizes[i]))) {
       strides[i] = self.sym_stride(dim);
     } else {
-      return false;  // the answer for numbers says what is wrong
+      return false;  // the call with concrete numbers reports the error
     }
   }
-  // New dimensions in front have the stride of what they contain, where they have one element.
+  // New leading dimensions of size one have the stride of the dimensions they contain.
   for (int64_t i = added - 1; i >= 0; --i) {
     if (is_one(sizes[i])) {
       const auto next = static_cast<size_t>(i) + 1;
@@ -206,7 +206,7 @@ bool slice(SymbolicCall& call) {
   if (!guard(step.sym_gt(0))) {
     return false;
   }
-  // By decisions where sizes have hints, and by the minimum and maximum that Python computes where they have none.
+  // Branches on sizes with hints; without hints uses the minimum and maximum that Python computes.
   const auto bounded = [&](const c10::SymInt& asked, const c10::SymInt& low) {
     c10::SymInt place = from_the_start(asked, size);
     const std::optional<bool> is_below = decided(place.sym_lt(low));
@@ -345,7 +345,7 @@ bool unfold(SymbolicCall& call) {
   return give_view(call, sizes, strides, self.sym_storage_offset());
 }
 
-// Pieces of these sizes along a dimension, one behind the other.
+// Consecutive pieces of these sizes along a dimension.
 bool give_pieces(SymbolicCall& call, int64_t dim, c10::SymIntArrayRef pieces) {
   const at::Tensor self = call.tensor(0);
   Sizes sizes = sizes_of(self);
@@ -359,7 +359,7 @@ bool give_pieces(SymbolicCall& call, int64_t dim, c10::SymIntArrayRef pieces) {
   return true;
 }
 
-// (self, split_size, dim). The number of pieces is that of the outputs, and follows from the size.
+// (self, split_size, dim). The number of pieces is the number of outputs and follows from the size.
 bool split(SymbolicCall& call) {
   const at::Tensor self = call.tensor(0);
   const int64_t dim = c10::maybe_wrap_dim(call.arg(2).toInt(), self.dim());
@@ -385,7 +385,7 @@ bool split_with_sizes(SymbolicCall& call) {
   return guard(sum.sym_eq(call.tensor(0).sym_size(dim))) && give_pieces(call, dim, pieces);
 }
 
-// (self, dim): an output for each of the dimension.
+// (self, dim): one output per element of the dimension.
 bool unbind(SymbolicCall& call) {
   const at::Tensor self = call.tensor(0);
   if (self.dim() == 0) {

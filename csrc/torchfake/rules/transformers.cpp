@@ -1,4 +1,5 @@
-// What PyTorch's transformer layers run in evaluation: attention with its projections, and a whole encoder layer, fused.
+// The fused operators of PyTorch's transformer layers in evaluation: attention with its projections, and a whole
+// encoder layer.
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -116,7 +117,8 @@ at::Tensor encoder_layer(
   return contiguous_like(src);
 }
 
-// Kinds of masks: one for all scores, [length, length]; one for all keys, [batch, length]; one as large as the scores.
+// Kinds of masks: shared by all scores, [length, length]; shared by all queries, [batch, length]; as large as the
+// scores.
 enum MaskType : int64_t { kScores = 0, kKeys = 1, kAll = 2 };
 
 at::Tensor masked_softmax(
@@ -144,11 +146,11 @@ at::Tensor masked_softmax(
 at::Tensor masked_softmax_backward(const at::Tensor& grad, const at::Tensor& /*output*/, const at::Tensor& mask) {
   TORCH_CHECK(grad.sizes() == mask.sizes(), "Mask shape should match grad shape");
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "Mask should be a boolean tensor");
-  // The CPU takes a number for a vector of one, and leaves it one.
+  // The CPU treats a zero-dimensional tensor as a vector of one element, and returns one.
   return grad.dim() == 0 && claimed_device().is_cpu() ? empty({1}, grad.scalar_type()) : contiguous_like(grad);
 }
 
-// Three parts of one tensor.
+// Three slices of one tensor.
 ThreeTensors transform_qkv(const at::Tensor& qkv, const at::Tensor& qkv_bias, int64_t num_heads) {
   const int64_t embed_dim = qkv.size(2) / 3;
   check_heads(embed_dim, num_heads);

@@ -1,4 +1,4 @@
-// Between which bounds the results of operators lie. See Note [Value ranges].
+// Bounds of operator results. See Note [Value ranges].
 #include <torchfake/rules/value_ranges.h>
 
 #include <ATen/native/TypeProperties.h>
@@ -24,13 +24,13 @@ bool is_finite(const ValueRange& range) {
   return std::isfinite(range.low) && std::isfinite(range.high);
 }
 
-// ---- Functions of one argument -----------------------------------------------------------------------------------------
+// ---- Functions of one argument --------------------------------------------------------------------------------------
 
 Answer unchanged(const Question& q) {
   return {q.range(0)};
 }
 
-// [0, 1] of numbers that are normalised together: an infinity among them gives a NaN.
+// In [0, 1], for numbers normalised together: an infinity among them may give a NaN.
 Answer softmax(const Question& q) {
   const ValueRange in = q.range(0);
   return {{0, 1, in.may_be_nan || !is_finite(in)}};
@@ -63,7 +63,7 @@ Answer absolute(const Question& q) {
   const bool crosses = in.low <= 0 && in.high >= 0;
   const double low = std::abs(in.low);
   const double high = std::abs(in.high);
-  // The smallest integer has no counterpart: its absolute value is itself.
+  // The smallest integer has no positive counterpart: its absolute value is itself.
   const bool may_wrap =
       q.arg(0).isTensor() && c10::isIntegralType(q.arg(0).toTensor().scalar_type(), false) && !std::isfinite(in.low);
   return {{may_wrap ? -kInfinity : (crosses ? 0 : std::min(low, high)), std::max(low, high), in.may_be_nan}};
@@ -88,17 +88,17 @@ Answer to_whole(const Question& q) {
 
 Answer negative(const Question& q) {
   const ValueRange in = q.range(0);
-  return {{-in.high, -in.low, in.may_be_nan}, {}, 1};  // the smallest integer has no counterpart
+  return {{-in.high, -in.low, in.may_be_nan}, {}, 1};  // the smallest integer has no positive counterpart
 }
 
-// Of a truth: whether none of the values can be, or each must be, zero.
+// A bool: depends on whether none of the values can be zero, or all must be.
 Answer logical_not(const Question& q) {
   const ValueRange in = q.range(0);
   const bool never_zero = in.low > 0 || in.high < 0;
   return {{in.low == 0 && in.high == 0 && !in.may_be_nan ? 1.0 : 0.0, never_zero ? 0.0 : 1.0, false}};
 }
 
-// As another dtype: of a truth, whether the number is zero.
+// Conversion to another dtype. To bool: whether the number is nonzero.
 Answer to_copy(const Question& q) {
   const c10::IValue& dtype = q.arg(1);
   if (dtype.isInt() && dtype.toScalarType() == c10::kBool) {
@@ -113,7 +113,7 @@ Answer not_negative(const Question& /*q*/) {
   return {{0, kInfinity, true}};
 }
 
-// ---- Indices and counts ------------------------------------------------------------------------------------------------
+// ---- Indices and counts ---------------------------------------------------------------------------------------------
 
 int64_t size_along(const Question& q, size_t arg) {
   const at::Tensor self = q.arg(0).toTensor();
@@ -133,7 +133,7 @@ Answer arg_extremum(const Question& q) {
   return {below(static_cast<double>(size_along(q, 1)))};
 }
 
-// (values, indices), along the dimension that argument kDim names: the last, where it is another.
+// (values, indices) along the dimension in argument kDim.
 template <size_t kDim>
 Answer values_and_indices(const Question& q) {
   return {q.range(0), below(static_cast<double>(size_along(q, kDim)))};
@@ -144,7 +144,7 @@ Answer drawn_categories(const Question& q) {
   return {below(static_cast<double>(weights.dim() == 0 ? 1 : weights.size(-1)))};
 }
 
-// How many elements a reduction adds up, over the dimensions that argument 1 names.
+// The number of elements that a reduction combines, over the dimensions in argument 1.
 double reduced_count(const Question& q) {
   const at::Tensor self = q.arg(0).toTensor();
   if (!(q.call().num_args() > 1 && q.arg(1).isIntList()) || q.arg(1).toIntVector().empty() || self.dim() == 0) {
@@ -176,9 +176,9 @@ Answer mean(const Question& q) {
   return {{in.low, in.high, in.may_be_nan || !is_finite(in) || count == 0}, {}, count + 1};
 }
 
-// ---- Arithmetic --------------------------------------------------------------------------------------------------------
+// ---- Arithmetic -----------------------------------------------------------------------------------------------------
 
-// The bounds of a result whose extremes are at the corners of its operands.
+// The bounds of a result whose extremes are at the corners of its operands' ranges.
 ValueRange corners(const ValueRange& a, const ValueRange& b, double (*of)(double, double)) {
   const bool may_be_nan = a.may_be_nan || b.may_be_nan || !is_finite(a) || !is_finite(b);
   ValueRange result{kInfinity, -kInfinity, may_be_nan};
@@ -202,7 +202,7 @@ double times(double a, double b) {
   return a * b;
 }
 
-// `a + alpha * b`, and with kSign = -1 `a - alpha * b`.
+// `a + alpha * b`; with kSign = -1, `a - alpha * b`.
 template <int kSign, size_t kFirst, size_t kSecond>
 Answer sum_of_two(const Question& q) {
   const double alpha = q.call().num_args() > 2 && q.arg(2).isScalar() ? q.arg(2).toScalar().to<double>() : 1;
@@ -248,7 +248,7 @@ Answer clamp(const Question& q) {
        in.may_be_nan || least.may_be_nan || most.may_be_nan}};
 }
 
-// The rest of a division of integers by a positive number.
+// The remainder of an integer division by a positive number.
 Answer remainder(const Question& q) {
   const ValueRange by = q.range(1);
   const at::Tensor self = q.arg(0).toTensor();
@@ -261,7 +261,7 @@ ValueRange either(const ValueRange& a, const ValueRange& b) {
   return {std::min(a.low, b.low), std::max(a.high, b.high), a.may_be_nan || b.may_be_nan};
 }
 
-// ---- Comparisons -------------------------------------------------------------------------------------------------------
+// ---- Comparisons ----------------------------------------------------------------------------------------------------
 
 constexpr ValueRange kTruth{0, 1, false};
 constexpr ValueRange kTrue{1, 1, false};
@@ -269,10 +269,10 @@ constexpr ValueRange kFalse{0, 0, false};
 
 struct Operands {
   ValueRange first, second;
-  bool is_same = false;  // one tensor, of numbers that equal themselves
+  bool is_same = false;  // the same tensor, of numbers that equal themselves
 };
 
-// As the numbers that are compared: both are converted to one dtype first.
+// The operands as they are compared: both are converted to a common dtype first.
 Operands operands_of(const Question& q) {
   const at::Tensor self = q.arg(0).toTensor();
   const bool with_tensor = q.arg(1).isTensor();
@@ -306,7 +306,7 @@ Operands operands_of(const Question& q) {
   return {converted(q.range(0)), converted(q.range(1)), is_same};
 }
 
-// A NaN is in no relation to anything: it makes a comparison False.
+// A comparison with a NaN is False.
 ValueRange less(const ValueRange& a, const ValueRange& b) {
   if (a.low >= b.high) {
     return kFalse;
@@ -357,7 +357,7 @@ Answer ne(const Question& q) {
   return {{1 - is_equal.high, 1 - is_equal.low, false}};
 }
 
-// ---- Putting together --------------------------------------------------------------------------------------------------
+// ---- Selection ------------------------------------------------------------------------------------------------------
 
 Answer where(const Question& q) {
   return {either(q.range(1), q.range(2))};
@@ -368,10 +368,9 @@ Answer masked_fill(const Question& q) {
   return {either(q.range(0), q.range(2))};
 }
 
-// ---- Random numbers ----------------------------------------------------------------------------------------------------
+// ---- Random numbers -------------------------------------------------------------------------------------------------
 
-// rand(...) is below 1: by the distance of neighbours in the largest precision, so that no dtype rounds it up to 1 but
-// those whose kernels draw as many bits as they have.
+// rand(...) is below 1 in float and double. In other dtypes rounding may produce 1 itself.
 Answer uniform(const Question& q) {
   c10::ScalarType dtype = KernelEnvironment::default_dtype();
   for (size_t i = 0; i < q.call().num_args(); ++i) {
@@ -388,7 +387,7 @@ Answer uniform(const Question& q) {
     case c10::kDouble:
       return {{0, std::nextafter(1.0, 0.0), false}};
     default:
-      return {{0, 1, false}};  // a GPU rounds what it has drawn in single precision
+      return {{0, 1, false}};  // a GPU draws in single precision and rounds the result
   }
 }
 

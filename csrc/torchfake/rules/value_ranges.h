@@ -1,11 +1,11 @@
-// Between which bounds the results of operators lie.
+// Bounds of operator results.
 #pragma once
 
 #include <torchfake/values/value_ranges.h>
 
 namespace torchfake {
 
-// The row of an operator, or null where nothing can be said of its results.
+// The row of an operator, or null if the operator implies no bounds.
 const RangeRow* find_range_row(const c10::OperatorHandle& op);
 
 }  // namespace torchfake

@@ -1,4 +1,4 @@
-// Rules about storages: views with free geometry, which a real kernel keeps inside the storage, and pinned memory.
+// Rules for storages: views with arbitrary geometry, which real kernels keep within the storage, and pinned memory.
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/native/Resize.h>
@@ -12,7 +12,7 @@ namespace torchfake {
 
 namespace {
 
-// As PyTorch's kernels say it, before they look at the storage.
+// Throws the error of PyTorch's kernels, which check this before the storage.
 void check_not_negative(c10::IntArrayRef strides) {
   for (const int64_t stride : strides) {
     TORCH_CHECK(stride >= 0, "as_strided: Negative strides are not supported at the moment, got strides: ", strides);
@@ -20,7 +20,7 @@ void check_not_negative(c10::IntArrayRef strides) {
 }
 
 void check_bounds(const at::Tensor& tensor, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
-  if (sizes.size() == strides.size()) {  // else the kernel has an error of its own
+  if (sizes.size() == strides.size()) {  // otherwise the kernel raises its own error
     at::native::checkInBoundsForStorage(sizes, strides, offset, tensor.dtype(), tensor.storage());
   }
 }
@@ -31,14 +31,14 @@ RuleResult as_strided(Call& call, const ModePtr& /*mode*/) {
   const int64_t offset = call.arg(3).isNone() ? self.storage_offset() : call.arg(3).toInt();
   const std::vector<int64_t> sizes = call.arg(1).toIntVector();
   const std::vector<int64_t> strides = call.arg(2).toIntVector();
-  if (sizes.size() == strides.size()) {  // else the kernel has an error of its own
+  if (sizes.size() == strides.size()) {  // otherwise the kernel raises its own error
     check_not_negative(strides);
   }
   check_bounds(self, sizes, strides, offset);
   return RuleResult::kContinue;
 }
 
-// _pin_memory(self, device=None): host memory of another kind, so a copy that keeps its strides.
+// _pin_memory(self, device=None): a copy in another kind of host memory, with the same strides.
 RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   TORCH_CHECK(self.is_cpu(), "cannot pin a tensor on ", self.device(), "; only dense CPU tensors can be pinned");
@@ -46,7 +46,7 @@ RuleResult pin_memory(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, std::move(copy));
 }
 
-// _lazy_clone(self): a copy of the whole storage, seen as the original is. A real one is copied when it is written to.
+// _lazy_clone(self): a copy of the whole storage, with the geometry of the original. A real one copies on write.
 RuleResult lazy_clone(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
   const auto elements = static_cast<int64_t>(self.storage().nbytes() / self.itemsize());
@@ -54,7 +54,8 @@ RuleResult lazy_clone(Call& call, const ModePtr& /*mode*/) {
   return answer_with(call, copy.as_strided(self.sizes(), self.strides(), self.storage_offset()));
 }
 
-// A storage that is too small grows, unless the tensor has these sizes and strides already: then nobody looks at it again.
+// A real kernel grows a storage that is too small, unless the tensor already has these sizes and strides. In that case
+// the bounds are checked here.
 void check_bounds_of(
     const at::Tensor& self,
     const c10::Storage& storage,
@@ -67,13 +68,13 @@ void check_bounds_of(
   }
 }
 
-// Of set_(self, source, storage_offset, size, stride).
+// For set_(self, source, storage_offset, size, stride).
 void check_bounds_of(const Call& call, const c10::Storage& storage) {
   check_bounds_of(
       call.arg(0).toTensor(), storage, call.arg(2).toInt(), call.arg(3).toIntVector(), call.arg(4).toIntVector());
 }
 
-// _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims) takes so many sizes of the first
+// _new_zeros_with_same_feature_meta(self, other, *, self_num_batch_dims) uses that many sizes of `self`
 RuleResult check_batch_dims(Call& call, const ModePtr& /*mode*/) {
   const int64_t dims = call.arg(0).toTensor().dim();
   const int64_t batch_dims = call.arg(2).toInt();
@@ -82,7 +83,7 @@ RuleResult check_batch_dims(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// view(self, size), in a FakeTensorMode: a ValueError, as PyTorch's fakes raise. Real tensors raise a RuntimeError.
+// view(self, size) in a FakeTensorMode: raises a ValueError, like PyTorch's fakes. Real tensors raise a RuntimeError.
 RuleResult check_view(Call& call, const ModePtr& mode) {
   if (!mode->options.exclusive) {
     return RuleResult::kContinue;
@@ -102,7 +103,7 @@ RuleResult check_view(Call& call, const ModePtr& mode) {
   return RuleResult::kContinue;
 }
 
-// set_(self, source), or with storage_offset, size and stride: the storage of a tensor
+// set_(self, source), optionally with storage_offset, size and stride: uses the storage of a tensor
 RuleResult set_tensor(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor source = call.arg(1).toTensor();
   if (!source.defined() || !source.has_storage()) {
@@ -117,7 +118,7 @@ RuleResult set_tensor(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
-// The forms of set_ that write nothing are for functionalisation, which gives them storages of its own.
+// The functional forms of set_ exist for functionalisation, which supplies storages of its own.
 RuleResult refuse_copies_of_storages(Call& call, const ModePtr& /*mode*/) {
   raise(
       ErrorKind::kUnsupportedOperator,
@@ -125,7 +126,7 @@ RuleResult refuse_copies_of_storages(Call& call, const ModePtr& /*mode*/) {
       "it makes a tensor over a storage, which a fake does not copy. Call set_ on a clone.");
 }
 
-// set_(self, source, ...) with the storage of real tensors: `torch.ByteTensor(storage)` makes a fake of it.
+// set_(self, source, ...) with the storage of a real tensor: `torch.ByteTensor(storage)` makes a fake of it.
 RuleResult set_storage(Call& call, const ModePtr& mode) {
   const c10::Storage storage = call.arg(1).toStorage();
   if (call.num_args() == 5) {  // (self, source, storage_offset, size, stride)
@@ -133,7 +134,7 @@ RuleResult set_storage(Call& call, const ModePtr& mode) {
   }
   const FakeTensorImpl* self = as_fake(call.arg(0).toTensor());
   if (self != nullptr && self->claimed_device().is_cpu() && storage.device().is_cpu()) {
-    // Read, and copied: the pointer is not written to.
+    // Only read and copied: nothing is written through the pointer.
     const at::Tensor bytes = at::from_blob(
         const_cast<void*>(storage.data()), {static_cast<int64_t>(storage.nbytes())}, at::TensorOptions(c10::kByte));
     call.arg(1) = lift(bytes, mode, /*copy=*/true).storage();

@@ -1,4 +1,4 @@
-// Operators on images: whether the result is contiguous or keeps the input's memory format.
+// Image operators: whether the result is contiguous or keeps the input's memory format.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/native/PixelShuffle.h>
@@ -77,7 +77,7 @@ at::Tensor pixel_unshuffle(const at::Tensor& self, int64_t factor) {
   }
   at::native::check_pixel_unshuffle_shapes(self, factor);
   if (self.numel() == 0) {
-    return self.clone();  // with the sizes it has: the real kernel does not shuffle nothing
+    return self.clone();  // with its own sizes: the real kernel does not rearrange an empty input
   }
   return formatted(
       with_image(self, self.size(-3) * factor * factor, self.size(-2) / factor, self.size(-1) / factor), self);
@@ -100,7 +100,7 @@ at::Tensor channel_shuffle(const at::Tensor& self, int64_t groups) {
   if (claimed_device().is_cpu()) {
     return formatted_like(self);
   }
-  // Elsewhere it is a view, and refuses what cannot be viewed so.
+  // Other devices use a view, and refuse inputs that cannot be viewed this way.
   return self.view({self.size(0), groups, channels / groups, -1}).permute({0, 2, 1, 3}).contiguous().view(self.sizes());
 }
 

@@ -38,7 +38,7 @@ int64_t floor_of(int64_t a, int64_t b) {
   return quotient - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-// The greatest common divisor, as a positive number; of INT64_MIN too, where it fits.
+// The greatest common divisor, nonnegative; handles INT64_MIN, returning 1 if the divisor does not fit.
 int64_t common_divisor(int64_t a, int64_t b) {
   uint64_t x = a < 0 ? 0 - static_cast<uint64_t>(a) : static_cast<uint64_t>(a);
   uint64_t y = b < 0 ? 0 - static_cast<uint64_t>(b) : static_cast<uint64_t>(b);
@@ -68,7 +68,7 @@ bool by_id(const std::pair<ExprPtr, int64_t>& a, const std::pair<ExprPtr, int64_
   return a.first->id < b.first->id;
 }
 
-// Sorts, adds up the numbers of equal expressions, and leaves out zeros.
+// Sorts the terms, combines equal expressions, and drops zeros.
 void merge(Terms& terms) {
   std::sort(terms.begin(), terms.end(), by_id);
   size_t kept = 0;
@@ -88,7 +88,7 @@ void merge(Terms& terms) {
   terms.resize(kept);
 }
 
-// The factors of `whole` without those of `part`, or nothing.
+// The factors of `whole` divided by those of `part`, or nothing if not divisible.
 std::optional<Terms> divide_factors(const Terms& whole, const Terms& part) {
   Terms quotient = whole;
   for (const auto& [atom, power] : part) {
@@ -131,7 +131,7 @@ Terms factors_of(ExprPtr monomial) {
   return result;
 }
 
-// Puts polynomials together, for the pool.
+// Constructs canonical polynomials for the pool.
 class PolynomialBuilder {
  public:
   explicit PolynomialBuilder(ExprPool& pool) : pool_(pool) {}
@@ -216,7 +216,7 @@ class PolynomialBuilder {
     return sum(std::move(terms), checked_mul(left.constant, right.constant));
   }
 
-  // a op b + offset. Sizes stay below 2**62, so a bound beyond that decides: a slice may end at the largest integer.
+  // a op b + offset. Sizes are assumed to stay below 2**62, so a larger constant decides: a slice may end at INT64_MAX.
   ExprPtr comparison(Op op, ExprPtr a, ExprPtr b, int64_t offset) const {
     __extension__ using Wide = __int128;
     Polynomial left = terms_of(a);
@@ -240,7 +240,7 @@ class PolynomialBuilder {
     ExprPtr remainder;
   };
 
-  // a = b * quotient + remainder, for a divisor of one term: what is divisible goes into the quotient.
+  // a = b * quotient + remainder, for a divisor with a single term: divisible terms go into the quotient.
   Division divide_by_term(ExprPtr a, ExprPtr monomial, int64_t coefficient) const {
     const Polynomial whole = terms_of(a);
     const Terms part = factors_of(monomial);
@@ -258,7 +258,7 @@ class PolynomialBuilder {
     return {sum(std::move(quotient), 0), sum(std::move(rest), whole.constant)};
   }
 
-  // a / b, where b divides a as a polynomial; null where it does not.
+  // a / b if b divides a as a polynomial, otherwise null.
   ExprPtr divide_exactly(ExprPtr a, ExprPtr b) const {
     const Polynomial divisor = terms_of(b);
     const auto [lead, lead_coefficient] = leading(divisor);
@@ -289,10 +289,10 @@ class PolynomialBuilder {
   struct Cancelled {
     ExprPtr a;
     ExprPtr b;
-    ExprPtr factor;  // what was cancelled; null if nothing was
+    ExprPtr factor;  // the cancelled factor; null if there is none
   };
 
-  // Divides both by what all their terms have in common.
+  // Divides both by the common factor of all their terms.
   Cancelled cancel(ExprPtr a, ExprPtr b) const {
     const Polynomial parts[2] = {terms_of(a), terms_of(b)};
     int64_t divisor = 0;
@@ -339,7 +339,7 @@ class PolynomialBuilder {
     return sum(std::move(terms), whole.constant / divisor);
   }
 
-  // By degree, then by the atoms: an order that products respect, as the division of polynomials needs.
+  // The leading term, by degree and then by atoms: a monomial order, as polynomial division requires.
   static std::pair<ExprPtr, int64_t> leading(const Polynomial& polynomial) {
     std::pair<ExprPtr, int64_t> best{nullptr, 0};
     for (const auto& term : polynomial.terms) {
@@ -360,7 +360,7 @@ class PolynomialBuilder {
     if (degree(left) != degree(right)) {
       return degree(left) < degree(right);
     }
-    // Graded lexicographic: the smaller the power of the first atom in which they differ.
+    // Graded lexicographic: decided by the power of the first atom in which they differ.
     size_t i = 0;
     size_t j = 0;
     while (i < left.size() && j < right.size()) {
@@ -598,7 +598,7 @@ ExprPtr ExprPool::floordiv(ExprPtr a, ExprPtr b) {
   if (divisor < 0) {
     return floordiv(neg(a), integer(-divisor));
   }
-  // Multiples of the divisor come out: (8*a + 9)//8 is a + 1 + 1//8.
+  // Multiples of the divisor are moved out: (8*a + 9)//8 is a + 1 + 1//8.
   const Polynomial whole = terms_of(a);
   Terms quotient;
   Terms rest;
@@ -624,7 +624,7 @@ ExprPtr ExprPool::floordiv(ExprPtr a, ExprPtr b) {
     }
     return add(outside, floordiv(builder.sum(std::move(rest), floor_of(constant, common)), integer(divisor / common)));
   }
-  if (rest[0].second < 0) {  // of floor(-x/c) and -floor((x + c - 1)/c), the second
+  if (rest[0].second < 0) {  // canonical: -floor((x + c - 1)/c) instead of floor(-x/c)
     const ExprPtr turned = neg(builder.sum(std::move(rest), constant));
     return sub(outside, floordiv(add_number(turned, divisor - 1), b));
   }
@@ -662,7 +662,7 @@ ExprPtr ExprPool::mod(ExprPtr a, ExprPtr b) {
       return integer(0);
     }
     const auto [less, divisor_left, factor] = builder.cancel(a, b);
-    // What both have in common comes out: (2*a) % (2*b) is 2*(a % b).
+    // The common factor is moved out: (2*a) % (2*b) is 2*(a % b).
     return factor == nullptr ? make(Op::kMod, ValueType::kInt, {a, b}) : mul(factor, mod(less, divisor_left));
   }
   const int64_t divisor = b->number;
@@ -676,7 +676,7 @@ ExprPtr ExprPool::mod(ExprPtr a, ExprPtr b) {
   Terms rest;
   int64_t common = divisor;
   for (const auto& [monomial, coefficient] : whole.terms) {
-    // x % (k*divisor) is x, as far as a remainder of `divisor` goes.
+    // x % (k*divisor) equals x modulo `divisor`.
     const bool nests =
         monomial->op == Op::kMod && monomial->args[1]->op == Op::kInt && monomial->args[1]->number % divisor == 0;
     if (nests) {
@@ -713,7 +713,7 @@ ExprPtr ExprPool::extremum(Op op, ExprPtr a, ExprPtr b) {
       all.push_back(arg);
     }
   }
-  // Of two that differ by a number, one goes.
+  // Of two arguments that differ by a constant, only one is kept.
   c10::SmallVector<ExprPtr, 4> kept;
   for (const ExprPtr candidate : all) {
     bool is_covered = false;
@@ -756,7 +756,7 @@ ExprPtr ExprPool::to_int(Op op, ExprPtr a) {
   if (a->op == Op::kToFloat && a->args[0]->type == ValueType::kInt) {
     return a->args[0];
   }
-  // floor(a/b) is a//b as long as the quotient is exact enough, which nobody has promised: it stays.
+  // floor(a/b) equals a//b only if the float quotient is exact enough, which is not guaranteed. Not simplified.
   return make(op, ValueType::kInt, {a});
 }
 
@@ -800,7 +800,7 @@ ExprPtr ExprPool::compare(Op op, ExprPtr difference) {
     divisor = common_divisor(divisor, term.second);
   }
   if (op != Op::kLe && polynomial.constant % divisor != 0) {
-    return boolean(op == Op::kNe);  // a multiple plus something else
+    return boolean(op == Op::kNe);  // a multiple plus a remainder
   }
   if (op != Op::kLe && polynomial.terms[0].second < 0) {
     divisor = -divisor;
@@ -856,7 +856,7 @@ ExprPtr ExprPool::le(ExprPtr a, ExprPtr b) {
 ExprPtr ExprPool::connect(Op op, ExprPtr a, ExprPtr b) {
   require(a, ValueType::kBool, op_name(op));
   require(b, ValueType::kBool, op_name(op));
-  const bool absorbing = op == Op::kOr;  // what decides, whatever the rest
+  const bool absorbing = op == Op::kOr;  // the value that decides regardless of the other arguments
   c10::SmallVector<ExprPtr, 4> all;
   for (const ExprPtr arg : {a, b}) {
     if (arg->op == Op::kBool) {
@@ -1020,7 +1020,7 @@ class Substitution {
     ExprPtr result = replacement_(expr);
     if (result == nullptr) {
       c10::SmallVector<ExprPtr, 4> args;
-      bool changed = expr->is_constant();  // its own pool's, perhaps
+      bool changed = expr->is_constant();  // a constant may belong to another pool
       for (const ExprPtr arg : expr->args) {
         args.push_back(of(arg));
         changed |= args.back() != arg;

@@ -1,4 +1,4 @@
-// Symbolic expressions over integers, floats and booleans: hash-consed, in a canonical form.
+// Symbolic expressions over integers, floats and booleans: hash-consed, in canonical form.
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -15,42 +15,42 @@
 namespace torchfake {
 
 // Note [Canonical expressions]
-// Integers are polynomials: a sum of monomials with integer coefficients, fully expanded, where a monomial is a product of
-// powers of atoms. An atom is a symbol, or an operation that no polynomial expresses: a floor division, a remainder, a
-// minimum. Comparisons of integers are `polynomial <= 0`, `== 0` or `!= 0`, divided by the common divisor of the
-// coefficients. Negations stand at the leaves. Equal expressions of one pool are one object, so that comparing them is
-// comparing pointers:
+// Integers are polynomials: a sum of monomials with integer coefficients, fully expanded, where a monomial is a product
+// of powers of atoms. An atom is a symbol, or an operation that polynomials cannot express: a floor division, a
+// remainder, a minimum. Integer comparisons are `polynomial <= 0`, `== 0` or `!= 0`, divided by the greatest common
+// divisor of the coefficients. Negations are pushed to the leaves. Equal expressions of one pool are the same object,
+// so that comparing them is a pointer comparison:
 //
 //     (batch + 1)*seq - seq   and   seq*batch   are the same object, and   2*batch <= 7   is   batch <= 3
 //
-// Floats are not associative and are kept as they were written. What was rejected: factored products, as sympy has them,
-// for they make equality a question of search. A product whose expansion would have more than kMostTerms terms stays a
-// product.
+// Floats are not associative and are kept as written. A product whose expansion would have more than kMostTerms terms
+// is not expanded.
+// Rejected: factored products, as in sympy, which would turn equality into a search.
 enum class Op : uint8_t {
   kInt,
   kBool,
   kFloat,
   kSymbol,
   // Integers.
-  kSum,  // coefficients[i] * args[i], added up, + number
-  kProduct,  // args[i] ** coefficients[i], multiplied
+  kSum,  // the sum of coefficients[i] * args[i], plus number
+  kProduct,  // the product of args[i] ** coefficients[i]
   kFloorDiv,
-  kMod,  // Python's: of the divisor's sign
+  kMod,  // Python's: has the sign of the divisor
   kMin,
   kMax,
-  kPow,  // of a natural exponent that is not a small number
+  kPow,  // with a nonnegative exponent that is not a small constant
   kBitAnd,
   kBitOr,
   kBitXor,
   kShiftLeft,
   kShiftRight,
-  kFloor,  // of a float, as the four below
+  kFloor,  // of a float, like the three below
   kCeil,
   kTrunc,
   kRound,
   // Floats.
-  kToFloat,  // of an integer
-  kTrueDiv,  // of integers
+  kToFloat,  // from an integer
+  kTrueDiv,  // between integers
   kFloatAdd,
   kFloatSub,
   kFloatMul,
@@ -67,11 +67,11 @@ enum class Op : uint8_t {
   kFloatLt,
   kFloatLe,
   kFloatEq,
-  kIsInteger,  // of a float
+  kIsInteger,  // for a float
   kAnd,
   kOr,
-  kNot,  // of what has no opposite of its own: comparisons of floats, symbols
-  // Of any type.
+  kNot,  // for operations without a negated form: float comparisons, symbols
+  // Any type.
   kIte,
 };
 const char* op_name(Op op);
@@ -99,7 +99,7 @@ enum class ValueType : uint8_t { kInt, kBool, kFloat };
 
 struct Value {
   ValueType type = ValueType::kInt;
-  int64_t integer = 0;  // of a boolean too
+  int64_t integer = 0;  // also for booleans
   double real = 0;
 
   static Value of(int64_t value) {
@@ -116,20 +116,20 @@ struct Value {
 
 class ExprPool;
 
-// Never changes; lives as long as its pool.
+// Immutable; lives as long as its pool.
 struct Expr {
   Op op = Op::kInt;
   ValueType type = ValueType::kInt;
   bool has_hint = false;
-  bool is_atom = false;  // of integer polynomials
-  uint32_t id = 0;  // in the order of making
+  bool is_atom = false;  // in integer polynomials
+  uint32_t id = 0;  // in order of creation
   uint64_t hash = 0;
   int64_t number = 0;  // kInt, kBool; a sum's constant; a symbol's index; a FloatFunction
   double real = 0;  // kFloat
   c10::SmallVector<const Expr*, 2> args;
   c10::SmallVector<int64_t, 2> coefficients;  // kSum, kProduct
-  Value hint;  // the value at the hints of the symbols, where all have one
-  // The symbols in it, by index, in ascending order.
+  Value hint;  // the value at the hints of the symbols, if all have hints
+  // The indices of its symbols, in ascending order.
   c10::SmallVector<uint32_t, 2> symbols;
 
   bool is_constant() const {
@@ -153,12 +153,12 @@ struct Symbol {
   std::optional<Value> hint;
 };
 
-// The value of an operation on values; nothing where it has none: a division by zero, an integer that overflows.
+// The value of an operation on values; nothing for a division by zero or an integer overflow.
 std::optional<Value> compute(const Expr& shape, c10::ArrayRef<Value> args);
 
-// Makes expressions, and owns them. Thread-safe. Every function throws DynamicShapesError where an integer does not fit
-// into 64 bits, and c10::ValueError for a division by the number zero. Divisors that are not numbers are taken to be other
-// than zero, as the real operation would have failed otherwise.
+// Creates and owns expressions. Thread-safe. Every function throws DynamicShapesError if an integer does not fit into
+// 64 bits, and c10::ValueError for a division by the constant zero. Divisors that are not constant are assumed to be
+// nonzero, since the real operation would have failed otherwise.
 class ExprPool {
  public:
   ExprPool() = default;
@@ -172,7 +172,7 @@ class ExprPool {
   ExprPtr boolean(bool value);
   ExprPtr real(double value);
   ExprPtr constant(const Value& value);
-  // A new symbol, whatever its name.
+  // A new symbol, even if the name exists.
   ExprPtr new_symbol(Symbol symbol);
   ExprPtr symbol(uint32_t index) const;
   const Symbol& symbol_info(uint32_t index) const;
@@ -193,11 +193,11 @@ class ExprPool {
   ExprPtr min(ExprPtr a, ExprPtr b);
   ExprPtr max(ExprPtr a, ExprPtr b);
   ExprPtr bitwise(Op op, ExprPtr a, ExprPtr b);  // kBitAnd to kShiftRight
-  ExprPtr to_int(Op op, ExprPtr a);  // kFloor to kRound, of a float
+  ExprPtr to_int(Op op, ExprPtr a);  // kFloor to kRound, for a float
 
   // Floats.
-  ExprPtr to_float(ExprPtr a);  // of an integer or a boolean
-  ExprPtr truediv(ExprPtr a, ExprPtr b);  // of integers
+  ExprPtr to_float(ExprPtr a);  // from an integer or a boolean
+  ExprPtr truediv(ExprPtr a, ExprPtr b);  // between integers
   ExprPtr float_binary(Op op, ExprPtr a, ExprPtr b);
   ExprPtr float_function(FloatFunction function, ExprPtr a);
 
@@ -213,12 +213,12 @@ class ExprPool {
   ExprPtr ite(ExprPtr condition, ExprPtr then, ExprPtr otherwise);
   ExprPtr bool_to_int(ExprPtr a);
 
-  // The same operation on other arguments, which may belong to this pool while `shape` belongs to another one. Comparisons
-  // with zero take their one argument.
+  // The same operation on other arguments, which belong to this pool, although `shape` may belong to another one.
+  // Comparisons with zero take a single argument.
   ExprPtr rebuild(const Expr& shape, c10::ArrayRef<ExprPtr> args);
 
-  // `expr`, of any pool, with every expression that `replacement` returns something for in its place; what it returns is
-  // of this pool. Symbols that it returns nothing for stay, and have to be this pool's.
+  // Returns `expr`, from any pool, after replacing every subexpression for which `replacement` returns an expression of
+  // this pool. Symbols that are not replaced must belong to this pool.
   ExprPtr substitute(ExprPtr expr, const std::function<ExprPtr(ExprPtr)>& replacement);
 
   static constexpr size_t kMostTerms = 64;
@@ -238,21 +238,21 @@ class ExprPool {
   ska::flat_hash_map<uint64_t, c10::SmallVector<ExprPtr, 1>> by_hash_;
 };
 
-// The value of an expression where symbols have these values; nothing where it has none, or where `value_of` has none for
-// a symbol that counts.
+// The value of an expression at these values of its symbols; nothing if it is undefined, or if `value_of` returns
+// nothing for a symbol that is needed.
 std::optional<Value> evaluate(ExprPtr expr, const std::function<std::optional<Value>(uint32_t)>& value_of);
 
-// `batch*seq + 3`. The text of `name` stands for symbols.
+// `batch*seq + 3`, with symbols printed by `name`.
 std::string to_string(ExprPtr expr, const std::function<std::string(uint32_t)>& name);
 
-// The parts of an integer expression: coefficient and monomial of each term, and the constant.
+// The parts of an integer expression: the coefficient and monomial of each term, and the constant.
 struct Polynomial {
   c10::SmallVector<std::pair<ExprPtr, int64_t>, 4> terms;
   int64_t constant = 0;
 };
 Polynomial terms_of(ExprPtr expr);
 
-// The atoms of a monomial with their powers.
+// The atoms of a monomial and their powers.
 c10::SmallVector<std::pair<ExprPtr, int64_t>, 4> factors_of(ExprPtr monomial);
 
 }  // namespace torchfake

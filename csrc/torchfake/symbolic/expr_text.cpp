@@ -223,7 +223,7 @@ class Printer {
       parts.push_back(print(arg, kLoosest));
     }
     if (expr->op == Op::kMin || expr->op == Op::kMax) {
-      std::sort(parts.begin(), parts.end());  // whichever was made first
+      std::sort(parts.begin(), parts.end());  // independent of the order of creation
     }
     std::string text = std::string(function) + "(";
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -258,7 +258,8 @@ class Printer {
     return {text, kMultiplication};
   }
 
-  // The terms of highest degree first, positive ones before negative ones, the constant last.
+  // Terms by decreasing degree, positive before negative ones, the constant last (first if it is the only positive
+  // term).
   Printed sum(const Polynomial& polynomial) const {
     struct Term {
       bool is_negative;
@@ -272,7 +273,7 @@ class Printer {
         degree += power;
       }
       const uint64_t size = coefficient < 0 ? 0 - static_cast<uint64_t>(coefficient) : coefficient;
-      // `2*(a//b)` and `-(a//b)`: what is divided is not the product, nor the negative.
+      // `2*(a//b)` and `-(a//b)`: the product or the negative is not the dividend.
       const bool is_division = monomial->op == Op::kFloorDiv || monomial->op == Op::kMod;
       const Precedence around = is_division && coefficient != 1 ? kPower : kMultiplication;
       std::string text = (size == 1 ? "" : std::to_string(size) + "*") + print(monomial, around);
@@ -299,7 +300,7 @@ class Printer {
     return {text, is_single ? kMultiplication : kAddition};
   }
 
-  // What is subtracted goes to the other side: `seq < batch`, `batch % 8 == 0`, `batch >= 2`.
+  // Negative terms move to the other side: `seq < batch`, `batch % 8 == 0`, `batch >= 2`.
   std::string comparison(ExprPtr expr) const {
     Polynomial left;
     Polynomial right;

@@ -268,7 +268,7 @@ class Evaluation {
     bool is_defined = true;
     for (const ExprPtr arg : expr->args) {
       const std::optional<Value> value = of(arg);
-      // One part may decide, whatever the others.
+      // One argument may decide, whatever the others.
       const bool decides =
           value && ((expr->op == Op::kAnd && value->integer == 0) || (expr->op == Op::kOr && value->integer != 0));
       if (decides) {

@@ -1,4 +1,4 @@
-// What is known of symbols: ranges, equalities, divisibility, and what follows from them.
+// Facts about symbols (ranges, equalities, divisibility) and their consequences.
 #include <torchfake/symbolic/shape_env.h>
 
 #include <c10/util/Exception.h>
@@ -25,7 +25,7 @@ int64_t add_ends(int64_t a, int64_t b) {
   return !is_bound(a) ? a : !is_bound(b) ? b : clamped(static_cast<Wide>(a) + b);
 }
 
-// Of what has no bound times zero, zero: the bound is one of integers, which are finite.
+// Zero times an unbounded end is zero, because the end stands for finite integers.
 int64_t multiply_ends(int64_t a, int64_t b) {
   if (a == 0 || b == 0) {
     return 0;
@@ -210,7 +210,7 @@ Range ShapeEnv::range_of(ExprPtr expr) {
   return result;
 }
 
-// Whether a polynomial is at most zero because, with every symbol measured from its lowest value, no coefficient is
+// Whether a polynomial is at most zero because, after measuring every symbol from its lower bound, no coefficient is
 // positive: batch - batch*seq with batch and seq of at least 2.
 bool ShapeEnv::is_never_positive(ExprPtr polynomial) {
   const Polynomial whole = terms_of(polynomial);
@@ -238,7 +238,7 @@ bool ShapeEnv::is_never_positive(ExprPtr polynomial) {
     });
     return result.constant <= 0 && is_plain;
   } catch (const c10::Error&) {
-    return false;  // an overflow: nothing follows
+    return false;  // overflow: nothing can be concluded
   }
 }
 
@@ -318,7 +318,7 @@ void ShapeEnv::learn(ExprPtr fact) {
       learn_equality(expr->args[0]);
       break;
     case Op::kNe: {
-      // At the end of its range, a value that is ruled out moves the end.
+      // Excluding a value at the end of a range shrinks the range.
       const Polynomial polynomial = terms_of(expr->args[0]);
       if (polynomial.terms.size() == 1 && polynomial.terms[0].first->op == Op::kSymbol &&
           polynomial.terms[0].second == 1 && polynomial.constant != Range::kNoLow) {
@@ -358,7 +358,7 @@ void ShapeEnv::learn_bound(ExprPtr polynomial) {
   }
 }
 
-// x % 8 == 0: x is 8 times something.
+// x % 8 == 0: x is 8 times a new symbol.
 bool ShapeEnv::learn_multiple(ExprPtr atom) {
   if (atom->op != Op::kMod || atom->args[0]->op != Op::kSymbol || atom->args[1]->op != Op::kInt) {
     return false;
@@ -384,7 +384,7 @@ bool ShapeEnv::learn_multiple(ExprPtr atom) {
   return true;
 }
 
-// `polynomial` == 0: solved for a symbol, or for an atom that stands alone.
+// `polynomial` == 0: solved for a symbol, or for an atom that forms a term by itself.
 void ShapeEnv::learn_equality(ExprPtr polynomial) {
   const Polynomial parts = terms_of(polynomial);
   ExprPtr best = nullptr;
@@ -393,7 +393,7 @@ void ShapeEnv::learn_equality(ExprPtr polynomial) {
     if ((coefficient != 1 && coefficient != -1) || monomial->op == Op::kProduct) {
       continue;
     }
-    // It must not occur in the rest, inside of other atoms either.
+    // It must not occur in the rest, not even inside other atoms.
     const ExprPtr rest = pool_.sub(polynomial, pool_.scale(monomial, coefficient));
     bool occurs = false;
     pool_.substitute(rest, [&](ExprPtr part) -> ExprPtr {
@@ -403,7 +403,8 @@ void ShapeEnv::learn_equality(ExprPtr polynomial) {
     if (occurs) {
       continue;
     }
-    // Symbols without a hint go first, then later ones: the first symbols of a program are those of its inputs.
+    // Symbols without a hint are eliminated first, then later ones: the first symbols of a program are those of its
+    // inputs.
     const auto rank = [&](ExprPtr atom) {
       const bool is_symbol = atom->op == Op::kSymbol;
       return std::make_tuple(is_symbol, is_symbol && !symbols_[atom->number].is_backed, atom->id);
@@ -422,7 +423,7 @@ void ShapeEnv::learn_equality(ExprPtr polynomial) {
   const ExprPtr rest = pool_.sub(polynomial, pool_.scale(best, sign));
   const ExprPtr value = sign == 1 ? pool_.neg(rest) : rest;
   if (best->op == Op::kSymbol && value->op == Op::kSymbol) {
-    // The one that stays has the values that both can have.
+    // The remaining symbol gets the intersection of both ranges.
     Range& kept = symbols_[value->number].range;
     kept = intersect(kept, symbols_[best->number].range);
   } else if (best->op == Op::kSymbol) {
@@ -448,7 +449,7 @@ void ShapeEnv::add_replacement(ExprPtr from, ExprPtr to) {
   };
   for (auto* each : {&replacements_, &multiples_}) {
     if (each == &replacements_ && &table != &replacements_) {
-      continue;  // what users see stays free of internal symbols
+      continue;  // user-visible expressions must not contain internal symbols
     }
     for (auto& entry : *each) {
       entry.second = replace(entry.second);

@@ -13,7 +13,7 @@ struct Entry {
   std::shared_ptr<SymbolSource> source;
 };
 
-// The symbols of torchfake's own environments.
+// The symbol source of torchfake's own environments.
 class OwnSymbols final : public SymbolSource {
  public:
   explicit OwnSymbols(ShapeEnvPtr env) : env_(std::move(env)) {}
@@ -45,8 +45,8 @@ class OwnSymbols final : public SymbolSource {
   const ShapeEnvPtr env_;
 };
 
-// A registry beside the modes, so that modes of numbers know nothing of it. Entries of modes that are gone leave with the
-// next one that comes.
+// A registry outside of the modes, so that modes without symbolic sizes do not depend on it. Entries of destroyed modes
+// are removed when the next entry is added.
 struct Registry {
   std::mutex mutex;
   std::map<const ModeState*, Entry> entries;
@@ -61,7 +61,7 @@ Registry& registry() {
 
 namespace {
 
-// What the registry has for a mode, or nothing.
+// The registry's entry for a mode, or nothing.
 std::optional<Entry> find_entry(const ModeState& mode) {
   if (ShapeEnv::exist()) {
     std::lock_guard<std::mutex> lock(registry().mutex);
@@ -74,7 +74,7 @@ std::optional<Entry> find_entry(const ModeState& mode) {
 }
 
 void set_entry(const ModePtr& mode, ShapeEnvPtr env, std::shared_ptr<SymbolSource> source) {
-  std::vector<Entry> gone;  // destroyed without the lock
+  std::vector<Entry> gone;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(registry().mutex);
   auto& entries = registry().entries;
   for (auto entry = entries.begin(); entry != entries.end();) {

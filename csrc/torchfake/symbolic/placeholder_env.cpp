@@ -11,10 +11,10 @@ thread_local Placeholders* t_innermost = nullptr;
 
 }  // namespace
 
-// Placeholders of one depth of calls: a rule may make calls whose symbols are its own placeholders.
+// The placeholders of one nesting depth of calls: a rule may make calls whose symbols are its own placeholders.
 class PlaceholderEnv final : public ShapeEnv {
  public:
-  // Number `index` of a type and a class. The same object whenever it is asked for.
+  // The placeholder for an index, type and class; always the same object.
   ExprPtr placeholder(size_t index, ValueType type, SymbolClass known) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto key = std::make_tuple(index, type, known);
@@ -79,7 +79,7 @@ class PlaceholderEnv final : public ShapeEnv {
 
 namespace {
 
-// One for each depth. What lives in one is small and shared by all calls; entries of the cache keep it alive.
+// One per depth. Each is small and shared by all calls; cache entries keep it alive.
 ShapeEnvPtr placeholder_env(size_t depth) {
   static auto* mutex = new std::mutex();  // never destroyed: threads may outlive static storage
   static auto* envs = new std::vector<ShapeEnvPtr>();
@@ -154,7 +154,7 @@ std::optional<Value> Placeholders::hint(ExprPtr expr) const {
 bool Placeholders::decide(ExprPtr expr, Asking asking) {
   for (const Decision& decision : decisions_) {
     const bool same = decision.expr == expr && decision.asking == asking;
-    // By the hint, whichever way it was asked for.
+    // The hint has already decided it, in whichever way it was asked.
     const bool settled = decision.expr == expr && decision.asking != Asking::kStatically;
     if (same || settled) {
       return decision.answer;

@@ -1,4 +1,4 @@
-// Placeholders for the symbols of a call, so that its outcome can be kept and used for other symbols.
+// Placeholders for the symbols of a call, so that its outcome can be cached and reused for other symbols.
 #pragma once
 
 #include <torchfake/symbolic/sym_node.h>
@@ -6,23 +6,24 @@
 namespace torchfake {
 
 // Note [Placeholders]
-// The rule of an operator works on placeholders: the symbols among the arguments, numbered by first use. What a rule can
-// find out about a placeholder is what the key of the call says (that its values are of 2 and more, say), and what the
-// environment of the call decides when it is asked. So the outcome of a call is its key and the decisions, and holds for
-// every call with equal ones, whatever its symbols are called and whatever else their environment knows:
+// The rule of an operator works on placeholders: the symbols among the arguments, numbered by first use. All that a
+// rule can learn about a placeholder is what the key of the call contains (for example that its value is at least 2)
+// and the decisions that the environment of the call makes on request. So the outcome of a call depends only on its key
+// and these decisions, and is valid for every call with the same ones, whatever its symbols are called and whatever
+// else their environment knows:
 //
 //     x.view(-1, 64) of (batch, seq, 64)   sizes (s*t, 64), no decision
 //     a + b of (n) and (m)                 sizes (s), where the answer to `s == t` is yes
 //
-// Rejected: recording expressions over the symbols of the call itself. What had been replaced by the facts of one
-// environment would have gone into the answers of another.
+// Rejected: recording expressions over the symbols of the call itself. Replacements derived from the facts of one
+// environment would have entered the outcomes of another.
 
-// Who says what placeholders stand for. One for each call that is being worked out; lives on the stack.
+// Resolves placeholders to the symbols of a call. One per call being computed; lives on the stack.
 class Placeholders {
  public:
   struct Decision {
     Asking asking;
-    ExprPtr expr;  // of placeholders
+    ExprPtr expr;  // over placeholders
     bool answer;
   };
 
@@ -34,19 +35,19 @@ class Placeholders {
   Placeholders(Placeholders&&) = delete;
   Placeholders& operator=(Placeholders&&) = delete;
 
-  // Where placeholders live. They are the same from call to call.
+  // The environment of the placeholders, which are the same for every call.
   const ShapeEnvPtr& env() const {
     return own_;
   }
   c10::ArrayRef<ExprPtr> list() const {
     return placeholders_;
   }
-  // With placeholders in the place of symbols, and the other way round.
+  // Replaces symbols by placeholders, and the reverse.
   ExprPtr abstract(ExprPtr expr) const;
   ExprPtr concrete(ExprPtr expr) const;
   std::optional<Value> hint(ExprPtr expr) const;
 
-  // What was asked of the environment, in order.
+  // The decisions made by the environment, in order.
   const std::vector<Decision>& decisions() const {
     return decisions_;
   }
@@ -63,12 +64,12 @@ class Placeholders {
   Placeholders* const around_;
 };
 
-// How much a key says of the values of a symbol: bounds below that every rule profits from.
+// What a key says about the value of a symbol: lower bounds that are useful to every rule.
 enum class SymbolClass : uint8_t { kAny, kNatural, kAtLeastTwo };
 SymbolClass class_of(ShapeEnv& env, ExprPtr symbol);
 
-// `expr` with to[i] in the place of the symbol from[i], in the pool of `to`. Throws DynamicShapesError for a symbol that is
-// not among `from`.
+// `expr` with each symbol from[i] replaced by to[i], in the pool of `to`. Throws DynamicShapesError for a symbol that
+// is not in `from`.
 ExprPtr replace_symbols(ExprPool& pool, ExprPtr expr, c10::ArrayRef<ExprPtr> from, c10::ArrayRef<ExprPtr> to);
 
 }  // namespace torchfake

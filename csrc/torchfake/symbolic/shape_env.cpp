@@ -1,4 +1,4 @@
-// The symbols of a program's sizes: making them, asking about them, guards.
+// The symbols of a program's sizes: creation, queries, guards.
 #include <torchfake/symbolic/shape_env.h>
 
 #include <c10/util/Exception.h>
@@ -215,7 +215,7 @@ std::optional<bool> ShapeEnv::statically_known(ExprPtr expr) {
   return known(for_decision(expr));
 }
 
-// With sizes that have no hint taken to be at least 2.
+// Assumes that sizes without a hint are at least 2.
 std::optional<bool> ShapeEnv::known_if_sizes_are_large(ExprPtr expr) {
   std::vector<std::pair<uint32_t, Range>> before;
   for (const uint32_t index : expr->symbols) {

@@ -1,4 +1,4 @@
-// The symbols of a program's sizes, what is known of them, and what has been asked: guards.
+// The symbols of a program's sizes, the facts known about them, and the guards recorded.
 #pragma once
 
 #include <torchfake/symbolic/expr.h>
@@ -9,7 +9,7 @@
 
 namespace torchfake {
 
-// The values that an integer can have. The ends of int64_t stand for no bound.
+// The possible values of an integer. The ends of int64_t mean unbounded.
 struct Range {
   static constexpr int64_t kNoLow = std::numeric_limits<int64_t>::min();
   static constexpr int64_t kNoHigh = std::numeric_limits<int64_t>::max();
@@ -19,19 +19,19 @@ struct Range {
   bool operator==(const Range& other) const = default;
 };
 
-// How a decision was asked for, and so what becomes of one that the known facts do not settle.
+// How a decision is requested, which determines what happens if the known facts do not settle it.
 enum class Asking : uint8_t {
-  kGuard,  // by the hint, and a guard is recorded; an error where there is no hint
-  kOrFalse,  // the same, but false where there is no hint
+  kGuard,  // decided by the hint, recorded as a guard; an error without a hint
+  kOrFalse,  // the same, but false without a hint
   kOrTrue,
-  kSizeOblivious,  // the same, but a size without a hint is taken to be neither 0 nor 1
-  kStatically,  // false: whether it is known to be true
-  kExpected,  // recorded as a guard, or, where there is no hint, as an assertion for run time
+  kSizeOblivious,  // the same, but a size without a hint is assumed to be neither 0 nor 1
+  kStatically,  // false: only asks whether it is known to be true
+  kExpected,  // recorded as a guard, or, without a hint, as a runtime assertion
 };
 
 struct Guard {
-  ExprPtr expr;  // true
-  std::string op;  // the operator that asked, or empty
+  ExprPtr expr;  // a condition that holds
+  std::string op;  // the operator that requested it, or empty
 };
 
 struct SymbolInfo {
@@ -39,15 +39,15 @@ struct SymbolInfo {
   std::string source;
   Range range;
   bool is_backed = true;  // has a hint
-  bool is_internal = false;  // stands for a quotient that is known to be exact
-  bool is_size = false;  // without a hint: used as a size
+  bool is_internal = false;  // represents a quotient that is known to be exact
+  bool is_size = false;  // for symbols without a hint: used as a size
 };
 
 // Thread-safe. Expressions belong to the environment's pool and live as long as it does.
 class ShapeEnv {
  public:
   struct Options {
-    bool duck_shape = true;  // sizes without a name that are equal are one symbol
+    bool duck_shape = true;  // unnamed sizes that are equal share a symbol
     bool specialize_zero_one = true;  // sizes of 0 and 1 are numbers, and symbols are neither
   };
   ShapeEnv();
@@ -58,9 +58,9 @@ class ShapeEnv {
   ShapeEnv(ShapeEnv&&) = delete;
   ShapeEnv& operator=(ShapeEnv&&) = delete;
 
-  // Whether there is one in the process: asked of every call, so that calls without symbols stay as fast as they are.
+  // Whether any environment exists in the process: checked on every call, so that calls without symbols stay fast.
   static bool exist() noexcept;
-  // From now on there is: for symbols of another kind of environment.
+  // Makes exist() return true, for symbols of another kind of environment.
   static void note_existence() noexcept;
 
   const Options& options() const {
@@ -70,67 +70,67 @@ class ShapeEnv {
     return pool_;
   }
 
-  // The size of a tensor that is `hint` now. One name is one symbol; throws c10::ValueError if it has another hint. Without
-  // a name: s0, s1... 0 and 1 are numbers, with a guard where they have a name.
+  // A tensor size with the value `hint`. The same name gives the same symbol; throws c10::ValueError if that has
+  // another hint. Unnamed symbols are called s0, s1... 0 and 1 become numbers, with a guard if they have a name.
   ExprPtr create_size(int64_t hint, const std::string& name, const std::string& source);
-  // A symbol with a hint, whatever that is.
+  // A symbol with a hint, which may be any value.
   ExprPtr create_symbol(Value hint, const std::string& name, const std::string& source, Range range = {});
-  // One without a hint: u0, u1... (zuf0, zuf1... for floats). `is_size`: at least zero.
+  // A symbol without a hint: u0, u1... (zuf0, zuf1... for floats). `is_size`: nonnegative.
   ExprPtr create_unbacked(ValueType type, bool is_size, const std::string& source);
-  // Narrows the values of a symbol without a hint: what its definition says, and nobody has to assert.
+  // Narrows the range of a symbol without a hint by its definition, without an assertion.
   void bound_symbol(ExprPtr symbol, Range range);
 
-  // Whether operators may return symbols for sizes, and for values, that only data tells.
+  // Whether operators may return symbols for data-dependent sizes and values.
   std::atomic<bool> allow_dynamic_output_shape_ops{true};
   std::atomic<bool> allow_scalar_outputs{true};
 
-  // The symbols without hints that were made and not taken yet: whoever records a graph binds them to the outputs in which
-  // they appear. None that this thread makes while an IgnoredSymbols lives.
+  // Symbols without hints that have been created and not yet taken: a graph recorder binds them to the outputs in which
+  // they appear. Excludes those that this thread creates while an IgnoredSymbols is alive.
   std::vector<ExprPtr> pending_symbols() const;
   std::vector<ExprPtr> take_pending_symbols();
-  // `symbol`, of a program that was traced again, is `earlier`: the name of the first trace stays.
+  // When a program is traced again, replaces `symbol` by `earlier`, so that the name from the first trace is kept.
   void rename_unbacked(ExprPtr symbol, ExprPtr earlier);
 
-  // The value at the hints. A symbol without a hint has the value of an example that fits what is known of it alone:
-  // for questions whose answer does not depend on it, such as a dtype.
+  // The value at the hints. A symbol without a hint gets an example value within its own range: for questions whose
+  // answer does not depend on it, such as a dtype.
   std::optional<Value> example(ExprPtr expr);
 
-  // Decides a boolean. Throws UnbackedSymbolError where that takes a hint and there is none.
+  // Decides a boolean. Throws UnbackedSymbolError if that requires a hint and there is none.
   virtual bool decide(ExprPtr expr, Asking asking);
-  // Without recording anything.
+  // Decides without recording anything.
   std::optional<bool> statically_known(ExprPtr expr);
-  // The value, with a guard that it is this one.
+  // The value, recorded as a guard.
   virtual int64_t guard_int(ExprPtr expr);
   virtual double guard_float(ExprPtr expr);
-  // The value where symbols have their hints; nothing where one has none.
+  // The value at the hints of its symbols; nothing if one of them has none.
   virtual std::optional<Value> hint(ExprPtr expr);
-  // Makes it a fact, as an assertion for run time. Throws c10::ValueError if it is known to be wrong.
+  // Adds it as a fact and as a runtime assertion. Throws c10::ValueError if it is known to be violated.
   void constrain_range(ExprPtr expr, Range range);
   void mark_as_size(ExprPtr expr);
 
   Range range(ExprPtr expr);
-  // What decide() would answer. Records nothing, and never throws; nothing where decide() would.
+  // The result of decide(), without recording anything or throwing; nothing where decide() would throw.
   std::optional<bool> peek(ExprPtr expr, Asking asking);
-  // With what is known to be equal in its place.
+  // Replaces symbols and atoms by the expressions they are known to equal.
   ExprPtr simplify(ExprPtr expr);
-  // Advances whenever simplify() may say something else.
+  // Incremented whenever the result of simplify() may change.
   uint64_t generation() const noexcept {
     return generation_.load(std::memory_order_acquire);
   }
 
-  std::vector<Guard> guards() const;  // bounds of symbols that were assumed among them
-  std::vector<Guard> assertions() const;  // to be checked at run time, of symbols without hints
+  std::vector<Guard> guards() const;  // including assumed bounds of symbols
+  std::vector<Guard> assertions() const;  // to be checked at run time, about symbols without hints
   std::vector<SymbolInfo> symbols() const;
   std::string text(ExprPtr expr) const;
-  // One guard a line, with the operator that asked.
+  // One guard per line, with the operator that requested it.
   std::string format_guards() const;
 
-  // Whether all guards hold where the symbols have these values. Assertions count where all their symbols have values.
-  // Throws c10::ValueError for a name that is no symbol, and where a symbol that counts is missing.
+  // Whether all guards hold for these values of the symbols. Assertions are included if all their symbols have values.
+  // Throws c10::ValueError for an unknown name, and for a missing value of a symbol that is needed.
   bool guards_hold(const std::map<std::string, Value>& values) const;
   Value evaluate(ExprPtr expr, const std::map<std::string, Value>& values) const;
 
-  // Sets what guards() and assertions() say, for one that is loaded from a file.
+  // Restores the contents of guards() and assertions() for an environment loaded from a file.
   void restore(const std::vector<SymbolInfo>& symbols, const std::vector<std::optional<Value>>& hints);
   void restore_facts(const std::vector<Guard>& guards, const std::vector<Guard>& assertions);
 
@@ -141,7 +141,7 @@ class ShapeEnv {
   struct NamedValues;
   std::string fresh_name(const char* prefix, size_t& count);
   ExprPtr for_decision(ExprPtr expr);
-  std::optional<bool> known(ExprPtr expr);  // of the form for decisions
+  std::optional<bool> known(ExprPtr expr);  // for the form returned by for_decision
   std::optional<bool> known_comparison(ExprPtr expr);
   bool is_never_positive(ExprPtr polynomial);
   Range range_of(ExprPtr expr);
@@ -169,17 +169,17 @@ class ShapeEnv {
   std::vector<ExprPtr> pending_;
   std::vector<Guard> guards_;
   std::vector<Guard> assertions_;
-  ska::flat_hash_map<ExprPtr, ExprPtr> replacements_;  // of symbols and atoms, by what they are known to equal
-  ska::flat_hash_map<ExprPtr, ExprPtr> multiples_;  // of symbols, by a number times their quotient
-  ska::flat_hash_map<ExprPtr, int64_t> upper_bounds_;  // of sums without a constant
+  ska::flat_hash_map<ExprPtr, ExprPtr> replacements_;  // symbols and atoms to the expressions they are known to equal
+  ska::flat_hash_map<ExprPtr, ExprPtr> multiples_;  // symbols to a constant times their quotient
+  ska::flat_hash_map<ExprPtr, int64_t> upper_bounds_;  // for sums without a constant
   std::set<ExprPtr> facts_;
   ska::flat_hash_map<ExprPtr, Range> range_memo_;
   ska::flat_hash_map<ExprPtr, ExprPtr> simplify_memo_;
   std::atomic<uint64_t> generation_{0};
-  std::atomic<bool> replaces_{false};  // whether `replacements_` has any
+  std::atomic<bool> replaces_{false};  // whether `replacements_` is not empty
 };
 
-// While one lives, symbols that this thread makes are bound to nothing: they are not among the pending ones.
+// While alive, the symbols that this thread creates are not bound: they do not become pending.
 class IgnoredSymbols {
  public:
   IgnoredSymbols();
@@ -192,7 +192,7 @@ class IgnoredSymbols {
   static bool active() noexcept;
 };
 
-// While one lives, guards that this thread records name `op`.
+// While alive, guards that this thread records are attributed to `op`.
 class AskingOperator {
  public:
   explicit AskingOperator(const std::string& op);

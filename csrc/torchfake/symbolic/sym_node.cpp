@@ -1,4 +1,4 @@
-// Symbolic expressions as PyTorch's SymInt, SymFloat and SymBool hold them.
+// Symbolic expressions as the nodes of PyTorch's SymInt, SymFloat and SymBool.
 #include <torchfake/symbolic/sym_node.h>
 
 #include <torchfake/symbolic/errors.h>
@@ -122,7 +122,7 @@ ExprPtr SymExprNode::unwrap(const c10::SymNode& other) const {
       "", c10::str("`", env_->text(expr_), "` is a symbol of torchfake's and `", other->str(), "` is not."));
 }
 
-// Floats and integers meet as floats, booleans and integers as integers.
+// Mixed integers and floats become floats; mixed booleans and integers become integers.
 SymExprNode::Pair SymExprNode::promote(const c10::SymNode& other) const {
   ExprPtr a = expr_;
   ExprPtr b = unwrap(other);
@@ -281,7 +281,7 @@ c10::SymNode SymExprNode::bitwise(Op op, const c10::SymNode& other) const {
   });
 }
 
-// Of two integers, one where it is known to be the smaller or the larger.
+// Returns one of the integer operands if it is known to be the smaller or the larger.
 c10::SymNode SymExprNode::extremum(const c10::SymNode& other, bool is_max) const {
   return at_the_boundary([&]() -> c10::SymNode {
     const auto [a, b, is_float] = promote(other);
@@ -323,7 +323,7 @@ c10::SymNode SymExprNode::sym_ite(const c10::SymNode& then, const c10::SymNode& 
   return at_the_boundary([&]() -> c10::SymNode { return wrap(pool().ite(expr_, unwrap(then), unwrap(otherwise))); });
 }
 
-// Whether a tensor is contiguous with its dimensions in this order, the innermost first.
+// Whether a tensor is contiguous with its dimensions in this order, innermost first.
 c10::SymNode SymExprNode::is_contiguous_in_order(
     c10::ArrayRef<c10::SymNode> sizes,
     c10::ArrayRef<c10::SymNode> strides,
@@ -364,7 +364,7 @@ c10::SymNode SymExprNode::is_channels_last_contiguous_3d(
   return sizes.size() == 5 ? is_contiguous_in_order(sizes, strides, {1, 4, 3, 2, 0}) : wrap_bool(false);
 }
 
-// Of sizes without hints, whose strides nobody can put in order, only what is contiguous that way is said to be so.
+// The strides of sizes without hints cannot be sorted, so only contiguous channels-last tensors are recognised.
 c10::SymNode SymExprNode::is_channels_last_strides_2d(
     c10::ArrayRef<c10::SymNode> sizes,
     c10::ArrayRef<c10::SymNode> strides) {
@@ -377,7 +377,7 @@ c10::SymNode SymExprNode::is_channels_last_strides_3d(
   return is_channels_last_contiguous_3d(sizes, strides);
 }
 
-// Looks for an order of the dimensions in which each stride is the product of the sizes before it.
+// Searches for an order of the dimensions in which each stride is the product of the preceding sizes.
 c10::SymNode SymExprNode::is_non_overlapping_and_dense(
     c10::ArrayRef<c10::SymNode> sizes,
     c10::ArrayRef<c10::SymNode> strides) {
@@ -501,7 +501,7 @@ std::optional<int64_t> SymExprNode::maybe_as_int() {
   return simple->op == Op::kInt ? std::optional(simple->number) : std::nullopt;
 }
 
-// PyTorch's Python reads constants as integers and booleans alone.
+// PyTorch's Python code reads constants only as integers and booleans.
 bool SymExprNode::is_constant() {
   return expr_->type != ValueType::kFloat && expr()->is_constant();
 }

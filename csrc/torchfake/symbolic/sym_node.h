@@ -1,4 +1,4 @@
-// Symbolic expressions as PyTorch's SymInt, SymFloat and SymBool hold them.
+// Symbolic expressions as the nodes of PyTorch's SymInt, SymFloat and SymBool.
 #pragma once
 
 #include <c10/core/SymBool.h>
@@ -12,8 +12,8 @@ namespace torchfake {
 
 using ShapeEnvPtr = std::shared_ptr<ShapeEnv>;
 
-// An expression of an environment. Immutable; operations make new nodes. Every operation between two nodes throws
-// DynamicShapesError where they belong to different environments, or where the other one is PyTorch's own.
+// An expression of an environment. Immutable; operations create new nodes. Every operation between two nodes throws
+// DynamicShapesError if they belong to different environments, or if the other one is PyTorch's own.
 class SymExprNode final : public c10::SymNodeImpl {
  public:
   SymExprNode(ShapeEnvPtr env, ExprPtr expr) : env_(std::move(env)), expr_(expr) {}
@@ -21,11 +21,11 @@ class SymExprNode final : public c10::SymNodeImpl {
   const ShapeEnvPtr& env() const {
     return env_;
   }
-  // As it was built.
+  // The expression as constructed.
   ExprPtr raw_expr() const {
     return expr_;
   }
-  // With what is known to be equal in its place.
+  // The expression, simplified by known equalities.
   ExprPtr expr() const {
     return env_->simplify(expr_);
   }
@@ -90,10 +90,10 @@ class SymExprNode final : public c10::SymNodeImpl {
   bool is_constant() override;
   bool is_symbolic() override;
 
-  // What Python's nodes have beside these.
+  // Operations that only the Python nodes have.
   c10::SymNode wrap(ExprPtr expr) const;
   ExprPtr unwrap(const c10::SymNode& other) const;
-  c10::SymNode to_int(Op op) const;  // kFloor, kCeil, kTrunc, kRound; an integer is itself
+  c10::SymNode to_int(Op op) const;  // kFloor, kCeil, kTrunc, kRound; an integer is returned unchanged
   c10::SymNode float_function(FloatFunction function) const;
   c10::SymNode bitwise(Op op, const c10::SymNode& other) const;
 
@@ -118,17 +118,17 @@ class SymExprNode final : public c10::SymNodeImpl {
   const ExprPtr expr_;
 };
 
-// The node behind a symbolic number of torchfake's, or null. Looks through the wrapper that PyTorch's binding puts around
-// floats and booleans that come from Python.
+// The node of a torchfake symbolic number, or null. Looks through the wrapper that PyTorch's binding adds to floats and
+// booleans that come from Python.
 SymExprNode* as_expr_node(const c10::SymNode& node);
 SymExprNode* as_expr_node(c10::SymNodeImpl* node);
 
-// Set once by the Python binding: the node inside of such a wrapper, or null.
+// Set once by the Python binding: returns the node inside such a wrapper, or null.
 using NodeUnwrapper = c10::SymNodeImpl* (*)(c10::SymNodeImpl* node);
 void set_node_unwrapper(NodeUnwrapper unwrap);
 
-// What a symbolic number stands at: its hint, or, where it has none, the value of an example (ShapeEnv::example). Nothing
-// for a node of a kind that nobody knows.
+// A concrete value for a symbolic number: its hint, or without one an example value (ShapeEnv::example). Nothing for an
+// unknown kind of node.
 struct NumberFor {
   Value value;
   bool is_hint = false;
@@ -139,12 +139,12 @@ std::optional<NumberFor> number_for(c10::SymNodeImpl* node);
 using ForeignNumber = std::optional<NumberFor> (*)(c10::SymNodeImpl* node);
 void set_foreign_numbers(ForeignNumber finder);
 
-// Set once by the Python binding. PyTorch hands symbolic floats and booleans to Python only where they are in its own
-// wrapper, so those that operators return are put into one.
+// Set once by the Python binding. PyTorch passes symbolic floats and booleans to Python only inside its own wrapper, so
+// those that operators return are wrapped.
 using NodeWrapper = c10::SymNode (*)(const c10::SymNode& node);
 void set_node_wrapper(NodeWrapper wrap);
 
-// A number where the expression is one.
+// Returns a plain number if the expression is constant.
 c10::SymInt to_sym_int(const ShapeEnvPtr& env, ExprPtr expr);
 c10::SymFloat to_sym_float(const ShapeEnvPtr& env, ExprPtr expr);
 c10::SymBool to_sym_bool(const ShapeEnvPtr& env, ExprPtr expr);
@@ -152,7 +152,7 @@ c10::SymBool to_sym_bool(const ShapeEnvPtr& env, ExprPtr expr);
 // The expression of a size in `env`. Throws DynamicShapesError for a symbol of another environment.
 ExprPtr to_expr(const ShapeEnvPtr& env, const c10::SymInt& value);
 
-// Whether it is known, without a guard, that two sizes are equal.
+// Whether two sizes are known to be equal, without a guard.
 bool statically_equal(const c10::SymInt& a, const c10::SymInt& b);
 
 }  // namespace torchfake

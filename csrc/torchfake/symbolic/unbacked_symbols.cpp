@@ -1,4 +1,4 @@
-// Symbols without hints: values and sizes that only data tells.
+// Symbols without hints: data-dependent values and sizes.
 #include <torchfake/symbolic/shape_env.h>
 
 #include <c10/util/Exception.h>
@@ -11,8 +11,8 @@ namespace {
 
 thread_local int t_ignored = 0;
 
-// Sizes of examples. With many divisors, so that what is asked of sizes (to be split by heads, by groups) tends to hold;
-// none is 0 or 1, which are special.
+// An example size. It has many divisors, so that conditions on sizes (divisible by heads, by groups) tend to hold, and
+// differs from the special sizes 0 and 1.
 constexpr int64_t kExample = 5040;
 
 }  // namespace
@@ -68,7 +68,7 @@ void ShapeEnv::rename_unbacked(ExprPtr symbol, ExprPtr earlier) {
   if (simplify(symbol) == simplify(earlier)) {
     return;
   }
-  if (simplify(symbol) != symbol) {  // known to be something else by now: so is the earlier one
+  if (simplify(symbol) != symbol) {  // already replaced: then so is the earlier one
     learn(pool_.eq(simplify(symbol), simplify(earlier)));
     return;
   }
