@@ -65,7 +65,8 @@ class MemoryModel final : public StorageObserver {
     return card_;
   }
 
-  // Records every block from here on in `ledger`; null stops. Existing blocks are added first, as inputs.
+  // Records every block from here on in `ledger`; null stops. Existing blocks are added first, workspaces as such and all
+  // others as inputs.
   void set_ledger(std::shared_ptr<Ledger> ledger);
   std::shared_ptr<Ledger> ledger() const;
 
