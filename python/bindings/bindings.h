@@ -26,6 +26,6 @@ void bind_work(pybind11::module_& module);
 std::shared_ptr<OpRecorder> python_trace(pybind11::function show);
 
 // Stand-ins that report each value used to a Python function, as `hear(op, answer)`.
-std::shared_ptr<StandIns> python_stand_ins(const pybind11::function& hear);
+std::shared_ptr<StandIns> python_stand_ins(const pybind11::object& log);
 
 }  // namespace torchfake

@@ -6,6 +6,7 @@
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/devices/card_memory.h>
+#include <torchfake/values/choosing_stand_ins.h>
 #include <torchfake/values/collective_counts.h>
 #include <torchfake/values/stand_in_answers.h>
 
@@ -17,16 +18,16 @@ namespace {
 
 namespace py = pybind11;
 
-// Calls a Python function with the operator and the value. An exception from it aborts the call.
-class PythonStandIns final : public StandIns {
+// Calls the methods of a Python object. An exception from it aborts the call.
+class PythonStandIns final : public ChoosingStandIns {
  public:
-  explicit PythonStandIns(const py::function& hear) : hear_(hear.ptr()) {
-    Py_INCREF(hear_);
+  explicit PythonStandIns(const py::object& log) : log_(log.ptr()) {
+    Py_INCREF(log_);
   }
   ~PythonStandIns() override {
     if (Py_IsInitialized() != 0) {
       py::gil_scoped_acquire gil;
-      Py_DECREF(hear_);
+      Py_DECREF(log_);
     }
   }
   PythonStandIns(const PythonStandIns&) = delete;
@@ -34,11 +35,21 @@ class PythonStandIns final : public StandIns {
   PythonStandIns(PythonStandIns&&) = delete;
   PythonStandIns& operator=(PythonStandIns&&) = delete;
 
+  double choose(double usual, double low, double high, bool is_bool) override {
+    return call<double>(
+        [&](const py::handle& log) { return log.attr("choose")(usual, low, high, is_bool).cast<double>(); });
+  }
+
   void on_answer(const std::string& op, std::string_view answer) override {
+    call<void>([&](const py::handle& log) { log.attr("hear")(op, answer); });
+  }
+
+ private:
+  template <typename Result, typename Function>
+  Result call(const Function& function) const {
     py::gil_scoped_acquire gil;
     try {
-      const py::handle hear(hear_);
-      hear(op, answer);
+      return function(py::handle(log_));
     } catch (py::error_already_set& error) {
       error.restore();
       python_error carrier;
@@ -47,8 +58,7 @@ class PythonStandIns final : public StandIns {
     }
   }
 
- private:
-  PyObject* const hear_;
+  PyObject* const log_;
 };
 
 c10::DeviceIndex checked(int index) {
@@ -58,8 +68,8 @@ c10::DeviceIndex checked(int index) {
 
 }  // namespace
 
-std::shared_ptr<StandIns> python_stand_ins(const py::function& hear) {
-  return std::make_shared<PythonStandIns>(hear);
+std::shared_ptr<StandIns> python_stand_ins(const py::object& log) {
+  return std::make_shared<PythonStandIns>(log);
 }
 
 void bind_cards(py::module_& module) {

@@ -95,7 +95,7 @@ void bind_state(py::module_& module) {
           py::init([](int64_t known_values,
                       bool exclusive,
                       std::shared_ptr<CardMemory> memory,
-                      const std::optional<py::function>& stand_ins) {
+                      const std::optional<py::object>& stand_ins) {
             FakeModeOptions options;
             options.known_values = known_values;
             options.exclusive = exclusive;

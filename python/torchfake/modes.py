@@ -227,7 +227,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
             _C.ModeState(
                 known_values=known_values_limit,
                 memory=self.cards.counter,
-                stand_ins=self.stand_ins.hear if unknown == "stand-in" else None,
+                stand_ins=self.stand_ins if unknown == "stand-in" else None,
             )
         )
         self.cards.memory_of(self._state)
@@ -282,7 +282,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         state = _C.ModeState(
             known_values=self._state.known_values,
             memory=self.cards.counter,
-            stand_ins=self.stand_ins.hear if self._state.has_stand_ins else None,
+            stand_ins=self.stand_ins if self._state.has_stand_ins else None,
         )
         self.cards.memory_of(state)
         return state

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 
 from torchfake._explain import frame_of_program, written_as
+from torchfake._reading_code import ends_a_slice, only_checks, reading_frame
 from torchfake.errors import StandInLimitError
 
 #: The number of identical stand-ins in a row for one line that counts as an infinite loop.
@@ -55,6 +57,21 @@ class StandInLog:
         self._entries: dict[tuple[str, int, str, str], StandIn] = {}
         self._last: tuple[str, int] | None = None
         self._in_a_row = 0
+        #: The stand-ins that `tolist()` returned last.
+        self.last_list: list[object] | None = None
+
+    def choose(self, usual: float, low: float, high: float, is_bool: bool) -> float:
+        """The number to use for an unknown one in [low, high], by what the program does with it.
+
+        A condition that only guards a `raise` holds, and the end of a slice selects as much as it can. Anything else
+        gets `usual`.
+        """
+        frame = reading_frame()
+        if frame is None:
+            return usual
+        if is_bool:
+            return 1.0 if only_checks(frame) else usual
+        return high if (low >= 0 or low == -math.inf) and ends_a_slice(frame) else usual
 
     def hear(self, op: str, answer: str) -> None:
         """Records that `op` gets `answer`.

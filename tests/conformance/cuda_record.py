@@ -127,7 +127,10 @@ class Record:
     def cases(self, engine: Engine, suite: str, subject: str, calls: Iterable[Call], scope: Scope) -> Iterator[Case]:
         """Makes the calls of the scope's share on fakes that claim `cuda`."""
         made: collections.Counter[str] = collections.Counter()
-        for i, call in enumerate(calls):
+        numbers: collections.Counter[str] = collections.Counter()  # by variant, so that they do not depend on the scope
+        for call in calls:
+            i = numbers[call.variant]
+            numbers[call.variant] += 1
             key = _key(call.variant, call.inputs)
             answers = self.answers[subject].get(key, [])[made[key] :]
             made[key] += 1

@@ -379,3 +379,9 @@ def test_what_a_gpu_refuses_is_refused(name: str) -> None:
             with pytest.raises(kind, match=words) as raised:
                 call()
             assert raised.type is kind
+
+
+def test_a_foreach_copy_of_more_tensors_than_there_are_is_refused() -> None:
+    """The real kernel reads beyond the end of the list."""
+    with fake_mode(), pytest.raises(RuntimeError, match="must have the same number of tensors, got 1 and 2"):
+        aten._foreach_copy([R(2)], [R(2), R(2)])

@@ -506,6 +506,8 @@ def test_autocast_reaches_what_the_kernels_of_a_gpu_call() -> None:
         numbers = torch.ones(3, 3, dtype=torch.float16, device="cuda")
         assert numbers.trace().dtype == torch.float32
         assert torch.linalg.matrix_exp(numbers[:1, :1]).dtype == torch.float32
+        assert torch.linalg.matrix_exp(numbers.expand(2, 3, 3)).dtype == torch.float32
+        assert torch.linalg.matrix_exp(numbers.expand(1, 3, 3)).dtype == torch.float16
     with fake_mode():
         assert numbers.trace().dtype == torch.float16
 

@@ -40,12 +40,12 @@ def test_generation_goes_on_to_its_limit(tmp_path, capsys):
         ids = torch.randint(3, 100, (2, 7)).cuda()
         mask = torch.ones_like(ids)
         for options in ({"do_sample": False}, {"do_sample": True, "top_p": 0.9, "top_k": 50, "temperature": 0.7},
-                        {"cache_implementation": "static", "disable_compile": True}):
+                        {"num_beams": 3}, {"cache_implementation": "static", "disable_compile": True}):
             print(tuple(model.generate(ids, attention_mask=mask, max_new_tokens=4, **options).shape))
         """,
         capsys,
     )
-    assert out.splitlines() == ["(2, 11)"] * 3
+    assert out.splitlines() == ["(2, 11)"] * 4
 
 
 def test_a_model_is_saved_and_loaded_onto_cards(tmp_path, capsys):
@@ -353,9 +353,10 @@ def test_the_next_transformers_trains_and_generates(tmp_path):
         trainer.save_model(sys.argv[1] + "/saved")
         model = LlamaForCausalLM.from_pretrained(sys.argv[1] + "/saved", device_map="auto", dtype=torch.bfloat16)
         ids = torch.randint(3, 64, (2, 5), device="cuda")
-        for options in ({"do_sample": False}, {"do_sample": True, "top_p": 0.9}):
+        for options in ({"do_sample": False}, {"do_sample": True, "top_p": 0.9}, {"num_beams": 3},
+                        {"num_beams": 2, "early_stopping": True, "do_sample": True}):
             print(tuple(model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, **options).shape))
         print(transformers.__version__.partition(".")[0], trainer.state.global_step, model.device)
         """,
     )
-    assert out.splitlines()[-3:] == ["(2, 8)"] * 2 + ["5 2 cuda:0"]
+    assert out.splitlines()[-5:] == ["(2, 8)"] * 4 + ["5 2 cuda:0"]

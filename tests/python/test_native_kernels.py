@@ -195,7 +195,25 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "assert_async in order": lambda: aten._functional_assert_async.msg(torch.ones(1), "one", torch.ones(3)),
 }
 
-CALLS = {**WRITES, **OUTS, **REFUSED_DRAWS, **OTHERS}
+
+def solve(of: Tensor, by: torch.dtype, **options: Any) -> Tensor:
+    return torch.linalg.solve_triangular(torch.eye(3).to(by), of, upper=True, **options)
+
+
+SOLVES: dict[str, Callable[[], Any]] = {
+    "solve_triangular of another dtype": lambda: solve(torch.ones(3, 2, dtype=torch.bfloat16), torch.float32),
+    "solve_triangular of more digits": lambda: solve(torch.ones(3, 2, dtype=torch.float64), torch.float32),
+    "solve_triangular of integers": lambda: solve(torch.ones(3, 2, dtype=torch.int64), torch.float32),
+    "solve_triangular by complex numbers": lambda: solve(torch.ones(3, 2), torch.complex64),
+    "solve_triangular of another dtype in a batch": lambda: solve(torch.ones(4, 3, 2).double(), torch.float32),
+    "solve_triangular of another dtype on the right": lambda: solve(
+        torch.ones(2, 3).double(), torch.float32, left=False
+    ),
+    "solve_triangular by bfloat16": lambda: solve(torch.ones(3, 2), torch.bfloat16),
+    "solve_triangular to an empty tensor": lambda: solve(torch.ones(3, 2).double(), torch.float32, out=torch.empty(0)),
+}
+
+CALLS = {**WRITES, **OUTS, **REFUSED_DRAWS, **OTHERS, **SOLVES}
 CALLS.update(
     {f"{name}, {layout}": lambda f=f, x=x: f(x()) for name, f in OF_A_MATRIX.items() for layout, x in LAYOUTS.items()}
 )

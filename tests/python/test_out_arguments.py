@@ -94,6 +94,21 @@ CALLS: dict[str, Call] = {
             save_invstd=empty(5),
         )
     ),
+    "batch norm that updates, and reserves nothing": lambda: list(
+        torch.ops.aten._batch_norm_with_update.out(
+            torch.ones(2, 3, 4),
+            None,
+            None,
+            torch.ones(3),
+            torch.ones(3),
+            0.1,
+            1e-5,
+            out=empty(),
+            save_mean=empty(),
+            save_invstd=empty(),
+            reserve=empty(2, 2),
+        )
+    ),
     "the greatest, in another dtype": lambda: written(
         lambda out: torch.max(torch.ones(3), out=out), empty(dtype=torch.float64)
     ),

@@ -221,3 +221,94 @@ def test_a_fake_is_of_its_legacy_type():
     torchfake.uninstall()
     assert isinstance(torch.ones(3), torch.FloatTensor)
     assert not isinstance(3, torch.FloatTensor)
+
+
+# ---- What a program does with a number -------------------------------------------------------------------------------
+
+
+def _run_unchanged(source, **names):
+    """Runs statements as Python compiles them: pytest rewrites those of a test."""
+    exec(compile(source, "program.py", "exec"), names)
+
+
+def _is_valid(x):
+    if not (x >= 0).all():
+        raise ValueError(f"not valid: {x.shape}")
+    if (x > 5).any() or not (x < 3).all():
+        message = "out of range"
+        raise ValueError(message)
+    if (x == 1).all() or not ((x != 2).all() and (x != 3).all()):
+        raise ValueError("neither 1 nor 2")
+    if not torch.all(x == x).item():
+        raise ValueError
+    return x
+
+
+def test_a_condition_that_only_guards_a_raise_holds():
+    with fake_mode(unknown="stand-in") as mode:
+        _is_valid(_unknown(100))
+        _run_unchanged("assert (x >= 0).all() and bool((x < 1).all()), 'in [0, 1)'", x=_unknown(100))
+        answers = {entry.answer for entry in mode.stand_ins.entries}
+        assert answers == {"True, the check passes", "False"}
+
+
+def test_a_condition_that_is_read_again_is_the_same():
+    with fake_mode(unknown="stand-in"):
+        holds = (_unknown(100) > 0).all()
+        if holds:
+            raise AssertionError("a branch is False")
+        with pytest.raises(ValueError):
+            if not holds:
+                raise ValueError
+        holds.logical_not_()
+        if not holds:
+            raise AssertionError("written to since")
+
+
+def test_a_condition_that_does_more_is_false():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown(100)
+        passed = []
+        if (x > 0).all():
+            passed.append("then")
+        if (x > 0).all():
+            raise AssertionError("a condition that raises if it holds")
+        if not (x > 0).all() and not passed:
+            passed.append("else")
+        while (x > 0).any():
+            raise AssertionError("a loop")
+        try:
+            value = "true" if (x > 0).all() else "false"
+        finally:
+            passed.append("end")
+        assert (passed, value) == (["else", "end"], "false")
+
+
+def test_the_end_of_a_slice_selects_what_it_can():
+    with fake_mode(unknown="stand-in") as mode:
+        x = torch.ones(4, 9, device="cuda")
+        count = (_unknown(4, 100) > 0).sum(1).max()  # at most 100
+        position = _unknown(100)[:5].argmax()  # at most 4
+        unbounded = _unknown(100).sum().long()
+        assert x[:, :count].shape == (4, 9)
+        assert x[:, :position].shape == (4, 4)
+        assert x[:unbounded].shape == (4, 9)
+        assert x[:, : 2 + position, None].shape == (4, 6, 1)
+        assert x[:, position:].shape == (4, 8)
+        assert x[0, :position].shape == (4,)
+        assert list(range(9))[:position] == [0, 1, 2, 3]
+        assert list(range(9))[position] == 1
+        assert len(mode.stand_ins.entries) == 8
+
+
+def test_a_split_by_stand_ins_covers_its_dimension():
+    with fake_mode(unknown="stand-in") as mode:
+        x = torch.ones(64, 3, device="cuda")
+        counts = (_unknown(64, 5) > 0).sum(0).tolist()
+        assert counts == [1] * 5
+        assert [len(part) for part in x.split(counts)] == [13, 13, 13, 13, 12]
+        assert [len(part) for part in torch.split(x, counts, dim=-2)] == [13, 13, 13, 13, 12]
+        assert "split" in {entry.what for entry in mode.stand_ins.entries}
+        assert any(entry.is_about_sizes for entry in mode.stand_ins.entries)
+        with pytest.raises(RuntimeError, match="split_with_sizes expects"):
+            x.split([1, 1, 1])

@@ -14,6 +14,8 @@ namespace torchfake {
 //   if (x > 3).any():       False
 //   torch.isfinite(x)       True everywhere, isnan and isinf False: validity checks pass
 //   x[mask], nonzero        everything is selected, which is the maximum
+//   assert (x >= 0).all()   True: the condition only guards a raise        values/choosing_stand_ins.h
+//   x[:n]                   the largest n
 //
 // No stand-in is used without being reported, and none in a mode without stand-ins.
 // Rejected: values drawn from the program's own distribution. They would look like results.

@@ -109,6 +109,7 @@ void check_addressable(const at::Tensor& self, int64_t dim, const at::Tensor& in
 
 // gather(self, dim, index), scatter(self, dim, index, ...)
 RuleResult through_index(Call& call, const ModePtr& /*mode*/) {
+  check_determinism(call);
   const at::Tensor self = call.arg(0).toTensor();
   check_addressable(self, c10::maybe_wrap_dim(call.arg(1).toInt(), self.dim()), call.arg(2).toTensor());
   return RuleResult::kContinue;
@@ -272,6 +273,14 @@ RuleResult roll(Call& call, const ModePtr& /*mode*/) {
   return RuleResult::kContinue;
 }
 
+// _foreach_copy(self, src): the kernel reads as many tensors of the first list as there are in the second.
+RuleResult foreach_copy(Call& call, const ModePtr& /*mode*/) {
+  const size_t copied = call.arg(0).toTensorVector().size();
+  const size_t sources = call.arg(1).toTensorVector().size();
+  TORCH_CHECK(sources <= copied, "Tensor lists must have the same number of tensors, got ", copied, " and ", sources);
+  return RuleResult::kContinue;
+}
+
 // The gradient of a softmax has the dtype of its output.
 RuleResult softmax_backward(Call& call, const ModePtr& /*mode*/) {
   const c10::ScalarType gradient = call.arg(0).toTensor().scalar_type();
@@ -361,6 +370,7 @@ RuleList argument_checks() {
       {"roll", &roll},
       {"gelu gelu_", &gelu},
       {"mm", &mm},
+      {"_foreach_copy", &foreach_copy},
       {"as_strided_copy", &within_storage<1>},
       {"as_strided_scatter", &within_storage<2>},
       {"addbmm addbmm_ cumsum cumsum_ cumprod cumprod_", &written_once},

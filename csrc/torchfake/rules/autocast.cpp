@@ -1,4 +1,6 @@
 // Rules for operators that autocast does not cast but whose kernels call operators that it does.
+#include <ATen/ops/empty.h>
+
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/rules.h>
 
@@ -36,11 +38,21 @@ RuleResult trace(Call& call, const ModePtr& /*mode*/) {
   return is_cast(self) && self.dim() == 2 ? answer_with(call, self.diagonal().sum()) : RuleResult::kContinue;
 }
 
-// linalg_matrix_exp(self) of 1x1 matrices is an elementwise exp.
+// linalg_matrix_exp(self) of 1x1 matrices is an elementwise exp. A batch is scaled by powers, which autocast computes in
+// single precision. Of a single matrix, the values decide whether it is: then the half-precision result is refused.
 RuleResult matrix_exp(Call& call, const ModePtr& /*mode*/) {
   const at::Tensor self = call.arg(0).toTensor();
-  const bool is_number = self.dim() >= 2 && self.size(-1) == 1 && self.size(-2) == 1;
-  return is_cast(self) && is_number ? answer_with(call, self.exp()) : RuleResult::kContinue;
+  if (!is_cast(self) || self.dim() < 2 || self.size(-1) != self.size(-2)) {
+    return RuleResult::kContinue;
+  }
+  const int64_t size = self.size(-1);
+  if (size == 1) {
+    return answer_with(call, self.exp());
+  }
+  const bool is_batch = size > 0 && self.numel() > size * size;
+  return is_batch && c10::isReducedFloatingType(self.scalar_type())
+      ? answer_with(call, at::empty(self.sizes(), self.options().dtype(c10::kFloat)))
+      : RuleResult::kContinue;
 }
 
 }  // namespace

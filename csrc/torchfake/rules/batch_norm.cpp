@@ -118,6 +118,16 @@ void write_batch_norm(const OutRule::Tensors& outs, const OutRule::Tensors& resu
   }
 }
 
+// The CPU leaves the last argument, which is for what cuDNN reserves, unchanged.
+void write_batch_norm_with_update(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  if (claimed_device().is_cpu()) {
+    return write_batch_norm({outs.begin(), outs.end() - 1}, results);
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    write_out(outs[i], results[i], OutDtype::kCastable);
+  }
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> batch_norm_with_update(
     const at::Tensor& input,
     const OptTensor& weight,
@@ -295,7 +305,7 @@ at::Tensor batch_norm_backward_elemt(const at::Tensor& /*grad_out*/, const at::T
 KernelList batch_norm_kernels() {
   namespace ops = at::_ops;
   return {
-      out_form<ops::_batch_norm_with_update_out, ops::_batch_norm_with_update>(),
+      out_form<ops::_batch_norm_with_update_out, ops::_batch_norm_with_update>(&write_batch_norm_with_update),
       kernel<ops::_batch_norm_no_update, &batch_norm_no_update>(),
       kernel<ops::batch_norm_backward, &native_batch_norm_backward>(),
       kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>(),

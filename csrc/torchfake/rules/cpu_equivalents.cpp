@@ -1,26 +1,11 @@
 // CPU equivalents of kernels that only a GPU has, to compute known values.
 #include <torchfake/rules/cpu_equivalents.h>
 
-#include <ATen/ops/_cudnn_rnn_ops.h>
-#include <ATen/ops/_fused_rms_norm_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_ops.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_backward_ops.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_ops.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_backward_ops.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_ops.h>
-#include <ATen/ops/_thnn_fused_gru_cell_ops.h>
-#include <ATen/ops/_thnn_fused_lstm_cell_ops.h>
-#include <ATen/ops/cudnn_batch_norm_backward_ops.h>
-#include <ATen/ops/cudnn_batch_norm_ops.h>
-#include <ATen/ops/cudnn_grid_sampler_backward_ops.h>
-#include <ATen/ops/cudnn_grid_sampler_ops.h>
 #include <ATen/ops/grid_sampler_2d.h>
 #include <ATen/ops/grid_sampler_2d_backward.h>
 #include <ATen/ops/gru.h>
-#include <ATen/ops/log_sigmoid_backward_ops.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
@@ -34,6 +19,7 @@
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -48,8 +34,6 @@ using TwoTensors = std::tuple<at::Tensor, at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using FiveTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
-using FusedAttention =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t, int64_t, at::Tensor, at::Tensor, at::Tensor>;
 
 at::Tensor cast(const at::Tensor& tensor, c10::ScalarType dtype) {
   return tensor.defined() ? tensor.to(dtype) : tensor;
@@ -61,10 +45,10 @@ at::Tensor attend(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const at::Tensor& bias,
     double dropout_p,
     bool is_causal,
-    std::optional<double> scale) {
+    std::optional<double> scale,
+    const at::Tensor& bias) {
   // The GPU accumulates in single precision. See also is_half_precision_product.
   if (c10::isReducedFloatingType(query.scalar_type())) {
     const bool is_mask = bias.defined() && bias.scalar_type() == c10::kBool;
@@ -72,10 +56,10 @@ at::Tensor attend(
         cast(query, c10::kFloat),
         cast(key, c10::kFloat),
         cast(value, c10::kFloat),
-        is_mask ? bias : cast(bias, c10::kFloat),
         dropout_p,
         is_causal,
-        scale);
+        scale,
+        is_mask ? bias : cast(bias, c10::kFloat));
     return output.to(query.scalar_type());
   }
   const OptTensor mask = bias.defined() ? OptTensor(bias) : std::nullopt;
@@ -109,10 +93,10 @@ FourTensors attend_backward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const at::Tensor& bias,
     double dropout_p,
     bool is_causal,
-    std::optional<double> scale) {
+    std::optional<double> scale,
+    const at::Tensor& bias = {}) {
   const bool is_empty = query.numel() == 0 || key.numel() == 0 || value.numel() == 0;
   if (dropout_p > 0 || is_empty || (bias.defined() && !bias.is_floating_point())) {
     return {};
@@ -144,122 +128,55 @@ FourTensors attend_backward(
       of_bias};
 }
 
-// For flash and cuDNN attention: the CPU computes only the first output.
-FusedAttention output_alone(const at::Tensor& output) {
-  return {output, {}, {}, {}, 0, 0, {}, {}, {}};
+// The results of an operator, as far as the CPU computes them.
+template <typename Results>
+Results results_of(const at::Tensor& first) {
+  Results all{};
+  std::get<0>(all) = first;
+  return all;
+}
+template <typename Results, typename... Tensors>
+Results results_of(const std::tuple<Tensors...>& made) {
+  Results all{};
+  const auto take = [&]<size_t... kIndices>(std::index_sequence<kIndices...> /*shared*/) {
+    ((std::get<kIndices>(all) = std::get<kIndices>(made)), ...);
+  };
+  take(std::make_index_sequence<std::min(std::tuple_size_v<Results>, sizeof...(Tensors))>());
+  return all;
 }
 
-ThreeTensors of_inputs(const FourTensors& gradients) {
-  return {std::get<0>(gradients), std::get<1>(gradients), std::get<2>(gradients)};
+template <typename Signature, auto kFunction, size_t... kPlaces>
+struct ChosenArguments;
+
+template <typename Results, typename... Args, auto kFunction, size_t... kPlaces>
+struct ChosenArguments<Results(Args...), kFunction, kPlaces...> {
+  static Results call(Args... args) {
+    const auto all = std::forward_as_tuple(args...);
+    return results_of<Results>(kFunction(std::get<kPlaces>(all)...));
+  }
+};
+
+// The kernel of an operator, by a function of its arguments at these places.
+template <typename Op, auto kFunction, size_t... kPlaces>
+NativeKernel chosen() {
+  using Signature = typename c10::fn_remove_symint<typename Op::schema>::type;
+  return native_kernel<Signature, &ChosenArguments<Signature, kFunction, kPlaces...>::call>(name_of<Op>().c_str());
 }
 
-FourTensors efficient_attention(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const OptTensor& bias,
-    bool /*compute_log_sumexp*/,
-    double dropout_p,
-    bool is_causal,
-    std::optional<double> scale) {
-  return {attend(query, key, value, torchfake::value(bias), dropout_p, is_causal, scale), {}, {}, {}};
-}
-
-FourTensors efficient_attention_backward(
-    const at::Tensor& gradient,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const at::Tensor& bias,
-    const at::Tensor& /*out*/,
-    const at::Tensor& /*logsumexp*/,
-    const at::Tensor& /*philox_seed*/,
-    const at::Tensor& /*philox_offset*/,
-    double dropout_p,
-    std::array<bool, 4> /*grad_input_mask*/,
-    bool is_causal,
-    std::optional<double> scale) {
-  return attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale);
-}
-
-FusedAttention flash_attention(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    double dropout_p,
-    bool is_causal,
-    bool /*return_debug_mask*/,
-    std::optional<double> scale) {
-  return output_alone(attend(query, key, value, {}, dropout_p, is_causal, scale));
-}
-
-ThreeTensors flash_attention_backward(
-    const at::Tensor& gradient,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const at::Tensor& /*out*/,
-    const at::Tensor& /*logsumexp*/,
-    const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/,
-    int64_t /*max_q*/,
-    int64_t /*max_k*/,
-    double dropout_p,
-    bool is_causal,
-    const at::Tensor& /*philox_seed*/,
-    const at::Tensor& /*philox_offset*/,
-    std::optional<double> scale) {
-  return of_inputs(attend_backward(gradient, query, key, value, {}, dropout_p, is_causal, scale));
-}
-
-FusedAttention cudnn_attention(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const OptTensor& bias,
-    bool /*compute_log_sumexp*/,
-    double dropout_p,
-    bool is_causal,
-    bool /*return_debug_mask*/,
-    std::optional<double> scale) {
-  return output_alone(attend(query, key, value, torchfake::value(bias), dropout_p, is_causal, scale));
-}
-
-ThreeTensors cudnn_attention_backward(
-    const at::Tensor& gradient,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const at::Tensor& /*out*/,
-    const at::Tensor& /*logsumexp*/,
-    const at::Tensor& /*philox_seed*/,
-    const at::Tensor& /*philox_offset*/,
-    const at::Tensor& bias,
-    const at::Tensor& /*cum_seq_q*/,
-    const at::Tensor& /*cum_seq_k*/,
-    int64_t /*max_q*/,
-    int64_t /*max_k*/,
-    double dropout_p,
-    bool is_causal,
-    std::optional<double> scale) {
-  return of_inputs(attend_backward(gradient, query, key, value, bias, dropout_p, is_causal, scale));
-}
+// Without a bias, of a defined one, and of an optional one.
+constexpr auto kAttend = [](const auto&... args) { return attend(args..., at::Tensor()); };
+constexpr auto kAttendBiased = [](const at::Tensor& query,
+                                  const at::Tensor& key,
+                                  const at::Tensor& value,
+                                  const OptTensor& bias,
+                                  const auto&... args) {
+  return attend(query, key, value, args..., torchfake::value(bias));
+};
+constexpr auto kAttendBackward = [](const auto&... args) { return attend_backward(args...); };
 
 // ---- Normalisation and sampling ---------------------------------------------------------------------------------
 
-FourTensors cudnn_batch_norm(
-    const at::Tensor& input,
-    const at::Tensor& weight,
-    const OptTensor& bias,
-    const OptTensor& running_mean,
-    const OptTensor& running_var,
-    bool training,
-    double momentum,
-    double epsilon) {
-  auto [output, mean, scale] =
-      at::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, epsilon);
-  return {output, mean, scale, {}};
-}
+constexpr auto kBatchNorm = [](const auto&... args) { return at::native_batch_norm(args...); };
 
 TwoTensors rms_norm_backward(
     const at::Tensor& gradient,
@@ -444,13 +361,16 @@ std::unordered_map<std::string, CpuEquivalent> make_table() {
   const auto add = [&](NativeKernel kernel, std::vector<size_t> unread = {}) {
     table.emplace(std::move(kernel.name), CpuEquivalent{std::move(kernel.kernel), std::move(unread)});
   };
-  add(kernel<ops::_scaled_dot_product_efficient_attention, &efficient_attention>());
-  add(kernel<ops::_scaled_dot_product_efficient_attention_backward, &efficient_attention_backward>(), {5, 6, 7, 8});
-  add(kernel<ops::_scaled_dot_product_flash_attention, &flash_attention>());
-  add(kernel<ops::_scaled_dot_product_flash_attention_backward, &flash_attention_backward>(), {4, 5, 6, 7, 12, 13});
-  add(kernel<ops::_scaled_dot_product_cudnn_attention, &cudnn_attention>());
-  add(kernel<ops::_scaled_dot_product_cudnn_attention_backward, &cudnn_attention_backward>(), {4, 5, 6, 7, 9, 10});
-  add(kernel<ops::cudnn_batch_norm, &cudnn_batch_norm>());
+  add(chosen<ops::_scaled_dot_product_efficient_attention, kAttendBiased, 0, 1, 2, 3, 5, 6, 7>());
+  add(chosen<ops::_scaled_dot_product_efficient_attention_backward, kAttendBackward, 0, 1, 2, 3, 9, 11, 12, 4>(),
+      {5, 6, 7, 8});
+  add(chosen<ops::_scaled_dot_product_flash_attention, kAttend, 0, 1, 2, 3, 4, 6>());
+  add(chosen<ops::_scaled_dot_product_flash_attention_backward, kAttendBackward, 0, 1, 2, 3, 10, 11, 14>(),
+      {4, 5, 6, 7, 12, 13});
+  add(chosen<ops::_scaled_dot_product_cudnn_attention, kAttendBiased, 0, 1, 2, 3, 5, 6, 8>());
+  add(chosen<ops::_scaled_dot_product_cudnn_attention_backward, kAttendBackward, 0, 1, 2, 3, 13, 14, 15, 8>(),
+      {4, 5, 6, 7, 9, 10});
+  add(chosen<ops::cudnn_batch_norm, kBatchNorm, 0, 1, 2, 3, 4, 5, 6, 7>());
   add(kernel<ops::cudnn_batch_norm_backward, &cudnn_batch_norm_backward>(), {8});
   add(kernel<ops::native_batch_norm_backward, &batch_norm_backward>());
   add(kernel<ops::native_layer_norm_backward, &layer_norm_backward>());

@@ -116,19 +116,20 @@ at::Tensor matrix_exp(const at::Tensor& self) {
   return self.numel() == 0 || self.size(-1) == 1 ? strided_like(self) : contiguous_like(self);
 }
 
+// The kernels copy B into the result, which has the dtype of A: autocast solves for products in bfloat16.
 at::Tensor solve_triangular(const at::Tensor& self, const at::Tensor& other, bool /*upper*/, bool left) {
   at::native::checkInputsSolver(self, other, left, "linalg.solve_triangular");
-  TORCH_CHECK(
-      self.scalar_type() == other.scalar_type(),
-      "linalg.solve_triangular: Expected A and B to have the same dtype, but found A of type ",
-      self.scalar_type(),
-      " and B of type ",
-      other.scalar_type(),
-      " instead");
+  const c10::ScalarType dtype = self.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      dtype == c10::toRealValueType(dtype) ? dtype == c10::kFloat || dtype == c10::kDouble : dtype != c10::kComplexHalf,
+      claimed_device().is_cuda() ? "\"triangular_solve_cublas\"" : "\"triangular_solve_cpu\"",
+      " not implemented for '",
+      dtype,
+      "'");
   const auto [sizes, self_sizes] = at::native::_linalg_broadcast_batch_dims(other, self);
   // The library cannot conjugate without transposing. Such a matrix is not copied; the whole system is transposed.
   const bool transposes = self.is_conj() && self.expand(self_sizes).mT().is_contiguous();
-  return transposes ? empty(sizes, other.scalar_type()) : column_major(sizes, other.scalar_type());
+  return transposes ? empty(sizes, dtype) : column_major(sizes, dtype);
 }
 
 // A GPU's library returns the right singular vectors as rows.

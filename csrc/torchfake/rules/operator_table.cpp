@@ -57,6 +57,7 @@ constexpr Row kRows[] = {
      [](Facts& facts) { facts.autocast_check = &check_autocast_concatenation; }},
     {"embedding", [](Facts& facts) { facts.value_check = &check_embedding_rows; }},
     {"nll_loss_forward nll_loss2d_forward", [](Facts& facts) { facts.value_check = &check_classes; }},
+    {"bincount", [](Facts& facts) { facts.value_check = &check_bincount; }},
 
     // ---- Values
     {"empty* new_empty*", [](Facts& facts) { facts.value_source = ValueSource::kUninitialised; }},
@@ -121,7 +122,8 @@ const RuleList& all_rules() {
           &attention_rules,
           &question_rules,
           &autocast_rules,
-          &argument_checks}) {
+          &argument_checks,
+          &determinism_rules}) {
       for (const RuleRow& row : family()) {
         all->push_back(row);
       }

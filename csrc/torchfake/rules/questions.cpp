@@ -2,6 +2,7 @@
 // not affect the shape of the outcome, or is an assumption that the user has enabled. PyTorch's derivative formulas and
 // decompositions call many of them: to decide whether to raise an error, or which of two equivalent formulas to use.
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/_nested_tensor_from_mask_left_aligned.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/ones.h>
@@ -17,6 +18,7 @@
 #include <torchfake/rules/rules.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/stand_in_answers.h>
+#include <torchfake/values/value_ranges.h>
 
 #include <typeinfo>
 
@@ -25,8 +27,9 @@ namespace torchfake {
 namespace {
 
 bool same_memory(const at::Tensor& self, const at::Tensor& other) {
-  return self.dtype() == other.dtype() && self.is_alias_of(other) && self.storage_offset() == other.storage_offset() &&
-      self.strides() == other.strides() && self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
+  return self.dtype() == other.dtype() && self.is_alias_of(other) &&
+      self.sym_storage_offset() == other.sym_storage_offset() && self.sym_strides() == other.sym_strides() &&
+      self.is_conj() == other.is_conj() && self.is_neg() == other.is_neg();
 }
 
 // equal(self, other). Like the real kernels, treats a tensor as equal to itself even if it contains a NaN.
@@ -38,7 +41,9 @@ RuleResult equal(Call& call, const ModePtr& mode) {
   if (const std::optional<bool> holds = is_check ? ValidInput::next_check() : std::nullopt) {
     return answer_with(call, *holds);
   }
-  const bool known = self.sizes() != other.sizes() || self.numel() == 0 || same_memory(self, other);
+  const bool same_sizes = self.sym_sizes() == other.sym_sizes();
+  const bool is_equal = same_sizes && (self.sym_numel() == 0 || same_memory(self, other));
+  const bool known = !same_sizes || is_equal;
   if (!known && !mode->options.distinct_tensors_differ && !stands_in(mode, call.op_name(), "False")) {
     raise(
         ErrorKind::kDataDependentOutput,
@@ -47,7 +52,6 @@ RuleResult equal(Call& call, const ModePtr& mode) {
         "only where they follow from small constants; keep this branch out of the fake run, or make the mode with "
         "distinct_tensors_differ.");
   }
-  const bool is_equal = self.sizes() == other.sizes() && (self.numel() == 0 || same_memory(self, other));
   return answer_with(call, is_equal);
 }
 
@@ -85,6 +89,11 @@ std::optional<c10::Scalar> stand_in(const at::Tensor& asked, const ModePtr& mode
   if (const std::optional<bool> holds =
           is_bool && mode->options.assumes_valid ? ValidInput::next_check() : std::nullopt) {
     return c10::Scalar(*holds);
+  }
+  if (const FakeTensorImpl* fake = is_bool && mode->options.assumes_valid ? as_fake(asked) : nullptr) {
+    if (const std::optional<bool> assumed = assumed_value(*fake)) {
+      return c10::Scalar(*assumed);
+    }
   }
   if (FactorsAlone::active() && asked.is_floating_point()) {
     return c10::Scalar(1.0);
@@ -125,7 +134,7 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
     return RuleResult::kContinue;
   }
   const at::Tensor self = call.arg(0).toTensor();
-  at::Tensor places = at::empty({self.numel()}, self.options());
+  at::Tensor places = at::empty_symint({self.sym_numel()}, self.options());
   return answer_with(call, std::move(places), at::empty({0}, self.options().dtype(c10::kLong)));
 }
 
@@ -133,7 +142,8 @@ RuleResult unique(Call& call, const ModePtr& /*mode*/) {
 // they are not requested.
 RuleResult unique_of_one_slice(Call& call, int64_t dim, size_t return_inverse) {
   const at::Tensor self = call.arg(0).toTensor();
-  if (self.numel() == 0 || dim < -self.dim() || dim >= self.dim() || self.size(dim) != 1) {
+  if (self.unsafeGetTensorImpl()->has_symbolic_sizes_strides() || self.numel() == 0 || dim < -self.dim() ||
+      dim >= self.dim() || self.size(dim) != 1) {
     return RuleResult::kContinue;
   }
   // The slices are contiguous, one after the other.
@@ -163,7 +173,8 @@ RuleResult unique_of_one(Call& call, const ModePtr& mode) {
   if (call.num_args() > kReturnInverse + 2 && !call.arg(kReturnInverse + 2).isNone()) {
     return unique_of_one_slice(call, call.arg(kReturnInverse + 2).toInt(), kReturnInverse);
   }
-  if (self.numel() != 1 && !stands_in(mode, call.op_name(), "all elements differ")) {
+  if (self.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+      (self.numel() != 1 && !stands_in(mode, call.op_name(), "all elements differ"))) {
     return RuleResult::kContinue;
   }
   const at::TensorOptions indices = self.options().dtype(c10::kLong);
@@ -209,12 +220,35 @@ RuleResult nonzero(Call& call, const ModePtr& mode) {
   const at::Tensor self = call.arg(0).toTensor();
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr || !multiplies_contiguous<torch::autograd::generated::ProdBackward0>(*node)) {
-    const bool selects = call.num_args() == 1 &&
+    const bool selects = call.num_args() == 1 && !self.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
         (mode->options.selects_all || stands_in(mode, call.op_name(), "every element is selected"));
     return selects ? every_place(call, self, mode) : RuleResult::kContinue;
   }
   at::Tensor none = at::empty({0, self.dim()}, self.options().dtype(c10::kLong));
   return answer_with(call, std::move(none));
+}
+
+// _nested_tensor_from_mask_left_aligned(t, mask): whether the mask selects a prefix of each row. Of `t` only the sizes
+// are read.
+RuleResult left_aligned(Call& call, const ModePtr& mode) {
+  const at::Tensor t = call.arg(0).toTensor();
+  const at::Tensor mask = call.arg(1).toTensor();
+  const FakeTensorImpl* fake = as_fake(mask);
+  const std::optional<at::Tensor> known =
+      fake == nullptr ? std::nullopt : read_values(*fake, value_limit(mode->options));
+  if (known) {
+    PlainCpu plain;
+    const at::Tensor sizes = at::empty({1}, at::TensorOptions(t.scalar_type())).expand(t.sizes());
+    return answer_with(call, at::_nested_tensor_from_mask_left_aligned(sizes, *known));
+  }
+  if (!stands_in(mode, call.op_name(), "True, padding comes last")) {
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "whether padding comes last depends on the mask's values, which are not known; pass mask_check=False to the "
+        "module.");
+  }
+  return answer_with(call, true);
 }
 
 }  // namespace
@@ -231,6 +265,7 @@ RuleList question_rules() {
       {"unique_dim_consecutive.", &unique_along_dim<2>},
       {"nonzero.", &nonzero},
       {"isnan. isinf.", &finds_nothing},
+      {"_nested_tensor_from_mask_left_aligned.", &left_aligned},
   };
 }
 

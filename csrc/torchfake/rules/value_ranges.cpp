@@ -8,6 +8,7 @@
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/operator_table.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -91,19 +92,12 @@ Answer negative(const Question& q) {
   return {{-in.high, -in.low, in.may_be_nan}, {}, 1};  // the smallest integer has no positive counterpart
 }
 
-// A bool: depends on whether none of the values can be zero, or all must be.
-Answer logical_not(const Question& q) {
-  const ValueRange in = q.range(0);
-  const bool never_zero = in.low > 0 || in.high < 0;
-  return {{in.low == 0 && in.high == 0 && !in.may_be_nan ? 1.0 : 0.0, never_zero ? 0.0 : 1.0, false}};
-}
-
 // Conversion to another dtype. To bool: whether the number is nonzero.
 Answer to_copy(const Question& q) {
   const c10::IValue& dtype = q.arg(1);
   if (dtype.isInt() && dtype.toScalarType() == c10::kBool) {
-    const ValueRange none = logical_not(q).first;
-    return {{1 - none.high, 1 - none.low, false}};
+    const ValueRange none = range_of_not(q).first;
+    return {{1 - none.high, 1 - none.low, none.may_be_nan}};
   }
   const bool to_whole = dtype.isInt() && c10::isIntegralType(dtype.toScalarType(), /*includeBool=*/false);
   return {q.range(0), {}, to_whole ? 1.0 : 0.0};
@@ -158,7 +152,8 @@ double reduced_count(const Question& q) {
 }
 
 Answer sum(const Question& q) {
-  const ValueRange in = q.range(0);
+  ValueRange in = q.range(0);
+  in.may_be_nan &= q.arg(0).toTensor().scalar_type() != c10::kBool;  // an assumed mask
   const double count = reduced_count(q);
   if (count == 0) {
     return {{0, 0, false}};
@@ -431,7 +426,6 @@ constexpr RangeRow kRows[] = {
     {"trunc", RangeSource::kArguments, &to_whole<&std::trunc>},
     {"round.", RangeSource::kArguments, &to_whole<&std::nearbyint>},
     {"neg", RangeSource::kArguments, &negative},
-    {"logical_not", RangeSource::kArguments, &logical_not},
     {"linalg_vector_norm std.correction var.correction", RangeSource::kAlways, &not_negative},
     {"argmax argmin", RangeSource::kAlways, &arg_extremum},
     {"max.dim min.dim median.dim nanmedian.dim mode cummax cummin", RangeSource::kAlways, &values_and_indices<1>},
@@ -473,9 +467,14 @@ const RangeRow* find_range_row(const c10::OperatorHandle& op) {
   const c10::OperatorName& whole = op.operator_name();
   const std::string_view name = whole.name;
   const std::string_view library = name.substr(0, name.find("::"));
-  for (const RangeRow& row : kRows) {
-    if (names_operator(row.names, library, name.substr(library.size() + 2), whole.overload_name)) {
-      return &row;
+  const auto find = [&](c10::ArrayRef<RangeRow> rows) {
+    return std::find_if(rows.begin(), rows.end(), [&](const RangeRow& row) {
+      return names_operator(row.names, library, name.substr(library.size() + 2), whole.overload_name);
+    });
+  };
+  for (const c10::ArrayRef<RangeRow> rows : {c10::ArrayRef<RangeRow>(kRows), mask_range_rows()}) {
+    if (const auto* row = find(rows); row != rows.end()) {
+      return row;
     }
   }
   return nullptr;

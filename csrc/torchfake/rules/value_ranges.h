@@ -5,6 +5,12 @@
 
 namespace torchfake {
 
+// not self, as a bool: depends on whether none of the values can be zero, or all must be.
+RangeAnswer range_of_not(const RangeQuestion& q);
+
+// The rows of operators on masks.
+c10::ArrayRef<RangeRow> mask_range_rows();
+
 // The row of an operator, or null if the operator implies no bounds.
 const RangeRow* find_range_row(const c10::OperatorHandle& op);
 

@@ -7,6 +7,7 @@
 
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
+#include <torchfake/values/choosing_stand_ins.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/repeated_values.h>
 #include <torchfake/values/value_ranges.h>
@@ -30,24 +31,46 @@ c10::Scalar number_in_place(c10::ScalarType dtype) {
 
 namespace {
 
-// The same, clamped to the known bounds: an index of which 0 is the only valid one, for example.
-c10::Scalar number_in_range(const FakeTensorImpl& asked) {
+// The largest integer that the end of a slice is read as: slices end at the size at the latest.
+constexpr double kLargest = 4611686018427387904.0;
+
+// The stand-in of a boolean. Read again, it is the same, whatever the program does with it then.
+bool truth_in_place(const FakeTensorImpl& asked, ChoosingStandIns* choosing) {
+  if (const std::optional<c10::Scalar> before = asked.memo(ValueMemos::kItem); before && before->isBoolean()) {
+    return before->toBool();
+  }
+  const bool truth = choosing != nullptr && choosing->choose(0, 0, 1, /*is_bool=*/true) != 0;
+  const_cast<FakeTensorImpl&>(asked).set_memo(ValueMemos::kItem, c10::Scalar(truth));
+  return truth;
+}
+
+// The number used within the known bounds: of an index of which 0 is the only valid one, 0.
+c10::Scalar number_in_range(const FakeTensorImpl& asked, StandIns& stand_ins) {
+  auto* choosing = dynamic_cast<ChoosingStandIns*>(&stand_ins);
   const c10::ScalarType dtype = asked.dtype().toScalarType();
-  if (!has_range(asked) || dtype == c10::kBool || c10::isComplexType(dtype)) {
+  if (dtype == c10::kBool) {
+    return c10::Scalar(truth_in_place(asked, choosing));
+  }
+  if (c10::isComplexType(dtype)) {
     return number_in_place(dtype);
   }
-  const ValueRange range = range_of(asked);
-  const double number = std::min(std::max(1.0, range.low), range.high);
-  return c10::isIntegralType(dtype, /*includeBool=*/false) ? c10::Scalar(static_cast<int64_t>(number))
-                                                           : c10::Scalar(number);
+  const ValueRange range = has_range(asked) ? range_of(asked) : ValueRange();
+  const double usual = std::min(std::max(1.0, range.low), range.high);
+  if (!c10::isIntegralType(dtype, /*includeBool=*/false)) {
+    return c10::Scalar(usual);
+  }
+  const double chosen = choosing == nullptr ? usual : choosing->choose(usual, range.low, range.high, false);
+  return c10::Scalar(
+      static_cast<int64_t>(std::min(std::max({chosen, range.low, -kLargest}), std::min(range.high, kLargest))));
 }
 
 std::string written(const c10::Scalar& number) {
   if (number.isBoolean()) {
-    return "False";
+    return number.toBool() ? "True, the check passes" : "False";
   }
   if (number.isIntegral(/*includeBool=*/false)) {
-    return std::to_string(number.toLong());
+    const bool is_end = static_cast<double>(number.toLong()) == kLargest;
+    return is_end ? "every element is selected" : std::to_string(number.toLong());
   }
   return number.isFloatingPoint() && number.toDouble() != 1.0 ? c10::str(number.toDouble()) : "1.0";
 }
@@ -58,7 +81,7 @@ std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::strin
   if (mode->options.stand_ins == nullptr) {
     return std::nullopt;
   }
-  const c10::Scalar value = number_in_range(asked);
+  const c10::Scalar value = number_in_range(asked, *mode->options.stand_ins);
   return stands_in(mode, op, written(value)) ? std::optional(value) : std::nullopt;
 }
 

@@ -95,6 +95,11 @@ double rounded(double value, c10::ScalarType dtype) {
   }
 }
 
+// See Note [Assumed masks].
+bool is_assumed(const ValueRange& range, c10::ScalarType dtype) {
+  return dtype == c10::kBool && range.low == range.high && range.may_be_nan;
+}
+
 // The range as numbers of a dtype, or the dtype's full range if it does not fit.
 ValueRange fitted(ValueRange range, c10::ScalarType dtype, double roundings) {
   if (c10::isIntegralType(dtype, /*includeBool=*/true)) {
@@ -133,6 +138,10 @@ bool is_known_already(const FakeTensorImpl& fake) {
 
 void finish(const c10::IValue& output, const ValueRange& range, double roundings) {
   const FakeTensorImpl* fake = output.isTensor() && output.toTensor().defined() ? as_fake(output.toTensor()) : nullptr;
+  if (fake != nullptr && is_assumed(range, fake->dtype().toScalarType())) {
+    assume(*fake, range.low != 0);
+    return;
+  }
   if (fake == nullptr || fake->numel() == 0 || fake->numel() > kRangedElements || !fills_storage(*fake) ||
       is_known_already(*fake)) {
     return;
@@ -172,6 +181,18 @@ ValueRange range_of(const FakeTensorImpl& fake) {
     }
   }
   return range_of_dtype(dtype);
+}
+
+void assume(const FakeTensorImpl& fake, bool value) {
+  if (fake.numel() > 0 && fills_storage(fake) && !is_known_already(fake)) {
+    const double number = value ? 1 : 0;
+    set_value_range(storage_of(fake), fake.claimed_device(), c10::kBool, {number, number, /*may_be_nan=*/true});
+  }
+}
+
+std::optional<bool> assumed_value(const FakeTensorImpl& fake) {
+  const ValueRange range = range_of(fake);
+  return is_assumed(range, fake.dtype().toScalarType()) ? std::optional(range.low != 0) : std::nullopt;
 }
 
 ValueRange RangeQuestion::range(size_t index) const {

@@ -22,6 +22,18 @@ namespace torchfake {
 // Invariant: a call whose arguments carry no bounds, and whose operator produces none, pays nothing.
 // No bounds are kept in a FakeTensorMode, which behaves like PyTorch's.
 
+// Note [Assumed masks]
+// `fake_mode()` assumes that values which are only validated are valid, and models validate their own values:
+//
+//   if torch.isinf(x).any() or torch.isnan(x).any(): x = torch.clamp(...)    # False
+//   x[~torch.isnan(x)]                                                       # of unknown shape all the same
+//
+// So the results of isnan, isinf and isfinite are assumed to be all False, or all True, and that is used only by what
+// reduces them to a single answer: any, all, sum, or a read of the only element. A boolean is no NaN, so bounds that
+// allow one mark such a mask. They may belong to a tensor of any size.
+// Invariant: an assumed mask has no known values, so what it selects is unknown.
+// Rejected: known values. Sizes would follow from the assumption.
+
 // The largest number of elements for which a fake carries bounds.
 inline constexpr int64_t kRangedElements = 64;
 
@@ -37,6 +49,12 @@ inline bool has_range(const FakeTensorImpl& fake) {
 
 // The bounds of a fake: the stored ones, those of its known values, or those of its dtype.
 ValueRange range_of(const FakeTensorImpl& fake);
+
+// Marks a fresh fake of booleans as an assumed mask, unless its values are known.
+void assume(const FakeTensorImpl& fake, bool value);
+
+// What every element of a fake is assumed to be; nullopt if it is no assumed mask.
+std::optional<bool> assumed_value(const FakeTensorImpl& fake);
 
 // Bounds of the first two results of an operator, before rounding to their dtypes.
 struct RangeAnswer {

@@ -1,0 +1,142 @@
+// Rules for decompositions that check values, or select by them, where the result does not depend on that.
+#include <ATen/native/Resize.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <torchfake/core/compat.h>
+#include <torchfake/rules/composites.h>
+#include <torchfake/rules/decompositions.h>
+#include <torchfake/values/known_values.h>
+#include <torchfake/values/stand_in_answers.h>
+#include <torchfake/values/value_ranges.h>
+
+namespace torchfake {
+
+namespace {
+
+namespace ops = at::_ops;
+
+// On the CPU the decomposition checks that the indices are in range.
+bool one_hot(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const int64_t num_classes = call.arg(1).toInt();
+  if (num_classes < 1 || self.sym_numel() == 0 || self.scalar_type() != c10::kLong) {
+    return false;
+  }
+  std::vector<c10::SymInt> sizes = self.sym_sizes().vec();
+  sizes.emplace_back(num_classes);
+  at::Tensor result = at::zeros_symint(sizes, self.options());
+  result.scatter_(-1, self.unsqueeze(-1), 1);
+  answer_with(call, std::move(result));
+  return true;
+}
+
+// Under stand-ins all values are assumed finite; integers always are. See Note [Assumed masks].
+bool isfinite(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || is_known(*fake, value_limit(fake->mode()->options))) {
+    return false;
+  }
+  const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  if (!is_whole && !stands_in(fake->mode(), call.op_name(), "True, nothing is amiss")) {
+    if (!fake->mode()->options.assumes_valid || !has_ranges(fake->mode()->options)) {
+      return false;
+    }
+    decompose(call);
+    if (const FakeTensorImpl* mask = as_fake(call.stack->back().toTensor())) {
+      assume(*mask, true);
+    }
+    return true;
+  }
+  answer_with(call, all_of(true, self, fake->mode()));
+  return true;
+}
+
+// Decompositions that check values for validity, which is assumed: quantile checks once that q lies between 0 and 1,
+// istft that the windows leave no gaps.
+template <int kChecks>
+bool of_valid_input(const Call& call) {
+  const ValidInput valid(kChecks);
+  decompose(call);
+  return true;
+}
+
+// [nan]quantile(self, q, dim, keepdim, interpolation[, out]). On the CPU, some releases find a single quantile by
+// selection, in a function that is not an operator and reads memory, but several by sorting. So a single quantile is
+// requested twice.
+bool quantile(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const bool is_number = !call.arg(1).isTensor();
+  if (!compat::kSelectsSingleQuantile || !self.is_cpu() || (!is_number && call.arg(1).toTensor().numel() != 1)) {
+    return of_valid_input<1>(call);
+  }
+  const at::Tensor q = is_number ? at::scalar_tensor(call.arg(1).toScalar(), self.options()) : call.arg(1).toTensor();
+  torch::jit::Stack stack{self, q.reshape({1}).expand({2}), call.arg(2), call.arg(3), call.arg(4)};
+  c10::Dispatcher::singleton().findSchemaOrThrow(call.traits.name.c_str(), "").callBoxed(stack);
+  at::Tensor result = stack.front().toTensor().select(0, 0).contiguous();
+  if (q.dim() == 1) {
+    result = result.unsqueeze(-1).movedim(-1, 0);
+  }
+  if (call.num_args() == 5) {
+    answer_with(call, std::move(result));
+    return true;
+  }
+  at::Tensor out = call.arg(5).toTensor();
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(), "quantile() out tensor must be same dtype as the input tensor");
+  at::native::resize_output(out, result.sizes());
+  out.copy_(result);
+  answer_with(call, std::move(out));
+  return true;
+}
+
+// cov(self, correction, fweights, aweights) checks that the weights are not negative and do not sum to zero, then
+// whether there are too few observations.
+bool cov(const Call& call) {
+  const auto is_unanswered = [](const at::Tensor& check) {
+    const FakeTensorImpl* fake = as_fake(check);
+    return fake != nullptr && !is_known(*fake, value_limit(fake->mode()->options));
+  };
+  int unanswered = 0;  // checks not already answered by known weights or their value ranges
+  at::Tensor weights;
+  for (const size_t arg : {2, 3}) {
+    const at::Tensor given = call.arg(arg).isTensor() ? call.arg(arg).toTensor() : at::Tensor();
+    if (!given.defined() || given.sym_numel() == 0 || given.is_complex()) {
+      continue;
+    }
+    unanswered += static_cast<int>(is_unanswered(given.min().ge(0)));
+    weights = weights.defined() && weights.sym_sizes() == given.sym_sizes() ? weights.mul(given) : given;
+  }
+  if (weights.defined()) {
+    unanswered += static_cast<int>(is_unanswered(weights.sum().ne(0)));
+  }
+  const ValidInput valid(unanswered);
+  decompose(call);
+  return true;
+}
+
+}  // namespace
+
+CompositeList checking_composites() {
+  return {
+      &composite<
+          &quantile,
+          &of_fakes,
+          ops::quantile,
+          ops::quantile_scalar,
+          ops::quantile_out,
+          ops::quantile_scalar_out,
+          ops::nanquantile,
+          ops::nanquantile_scalar,
+          ops::nanquantile_out,
+          ops::nanquantile_scalar_out>,
+      &composite<&cov, &of_fakes, ops::cov>,
+      &composite<&of_valid_input<0>, &of_fakes, ops::istft>,
+      // With weights and smoothing it divides by the sum of the weights of the targets that are not ignored.
+      &composite_within<SelectsAll, ops::cross_entropy_loss>,
+      &composite<&isfinite, &of_fakes, ops::isfinite>,
+      &composite<&one_hot, &of_fakes, ops::one_hot>,
+  };
+}
+
+}  // namespace torchfake

@@ -1,0 +1,72 @@
+// Bounds of masks: of booleans, and of what is assumed of checks for invalid values. See Note [Assumed masks].
+#include <torchfake/rules/value_ranges.h>
+
+namespace torchfake {
+
+namespace {
+
+using Question = RangeQuestion;
+using Answer = RangeAnswer;
+
+std::optional<bool> assumed(const Question& q, size_t index) {
+  const FakeTensorImpl* fake = q.arg(index).isTensor() ? as_fake(q.arg(index).toTensor()) : nullptr;
+  return fake == nullptr ? std::nullopt : assumed_value(*fake);
+}
+
+Answer assumed_mask(bool value) {
+  return {{value ? 1.0 : 0.0, value ? 1.0 : 0.0, /*may_be_nan=*/true}};
+}
+
+// isnan, isinf: whether an invalid value is found, which is assumed not to be. See Note [Assumed masks].
+Answer finds_nothing(const Question& q) {
+  const FakeTensorImpl* fake = as_fake(q.arg(0).toTensor());
+  const bool is_assumed = fake != nullptr && fake->mode()->options.assumes_valid;
+  return is_assumed ? assumed_mask(false) : Answer{};
+}
+
+// Of assumed masks alone.
+Answer opposite(const Question& q) {
+  const std::optional<bool> mask = assumed(q, 0);
+  return mask ? assumed_mask(!*mask) : Answer{};
+}
+
+template <bool kAnd>
+Answer combined(const Question& q) {
+  const std::optional<bool> first = assumed(q, 0);
+  const std::optional<bool> second = assumed(q, 1);
+  return first && second ? assumed_mask(kAnd ? *first && *second : *first || *second) : Answer{};
+}
+
+// any, all: of at least one boolean.
+Answer any_or_all(const Question& q) {
+  const ValueRange in = q.range(0);
+  const at::Tensor self = q.arg(0).toTensor();
+  const bool is_truth = self.scalar_type() == c10::kBool && self.numel() > 0;
+  return is_truth ? Answer{{in.low, in.high, false}} : Answer{{0, 1, false}};
+}
+
+constexpr RangeRow kRows[] = {
+    {"logical_not", RangeSource::kArguments, &range_of_not},
+    {"isnan. isinf.", RangeSource::kAlways, &finds_nothing},
+    {"any. all.", RangeSource::kArguments, &any_or_all},
+    {"bitwise_not", RangeSource::kArguments, &opposite},
+    {"bitwise_or.Tensor logical_or", RangeSource::kArguments, &combined<false>},
+    {"bitwise_and.Tensor logical_and", RangeSource::kArguments, &combined<true>},
+};
+
+}  // namespace
+
+RangeAnswer range_of_not(const RangeQuestion& q) {
+  if (const std::optional<bool> mask = assumed(q, 0)) {
+    return assumed_mask(!*mask);
+  }
+  const ValueRange in = q.range(0);
+  const bool never_zero = in.low > 0 || in.high < 0;
+  return {{in.low == 0 && in.high == 0 && !in.may_be_nan ? 1.0 : 0.0, never_zero ? 0.0 : 1.0, false}};
+}
+
+c10::ArrayRef<RangeRow> mask_range_rows() {
+  return kRows;
+}
+
+}  // namespace torchfake
