@@ -26,6 +26,7 @@ READS = re.compile(
   | \b(userEnabled|allow|benchmark|deterministic)(CuDNN|Mkldnn|NNPACK|\w*SDP|TF32\w*|Algorithms\w*|Fill\w*)\b
   | \b(linalgPreferredBackend|qEngine|float32MatmulPrecision)\b
   | \bgetenv\b
+  | \b(_mm_getcsr|fegetround|fegetenv)\b
   | \bATen/(Context|Parallel|autocast_mode)\.h\b
     """,
     re.VERBOSE,

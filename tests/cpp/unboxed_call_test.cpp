@@ -95,12 +95,14 @@ TEST(UnboxedCall, AgreesWithBoxesOnFactories) {
       std::optional<at::MemoryFormat>()));
 }
 
-TEST(UnboxedCall, KnownValuesTakeTheLongWay) {
+TEST(UnboxedCall, KnownValuesTakeTheLongWayUntilTheirResultIsStored) {
   FakeMode mode(FakeModeOptions{.drawn_values = 0});
   const at::Tensor known = torch::ones({4});
+  const at::Tensor others = torch::full({4}, 3);
   const at::Tensor unknown = torch::randn({4});
   twice([&] { known.add(known); });
-  EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), known, known, at::Scalar(1)));
+  EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), known, known, at::Scalar(1)));
+  EXPECT_FALSE(answered_unboxed(traits_of("aten::add", "Tensor"), others, others, at::Scalar(1)));  // other values
   twice([&] { known.add(unknown); });
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), known, unknown, at::Scalar(1)));  // unknown result
   EXPECT_TRUE(answered_unboxed(traits_of("aten::add", "Tensor"), unknown, unknown, at::Scalar(1)));

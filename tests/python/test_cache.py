@@ -228,6 +228,24 @@ def test_deterministic_algorithms_are_part_of_the_key() -> None:
         assert program() == 0
 
 
+def test_known_values_follow_whether_denormal_numbers_are_flushed() -> None:
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor does not flush denormal numbers")
+
+    def values() -> list[float]:
+        return [(torch.full((3,), 1e-40) + 0.0).sum().item(), (torch.ones(3) * 1e-40).sum().item()]
+
+    try:
+        for flushes in (False, True, False, True):
+            torch.set_flush_denormal(flushes)
+            real = values()
+            with fake_mode():
+                for _ in range(3):
+                    assert values() == real
+    finally:
+        torch.set_flush_denormal(False)
+
+
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()

@@ -9,17 +9,18 @@
 namespace torchfake {
 
 CacheEntry::~CacheEntry() {
-  if (c10::StorageImpl* bytes = constant.load(std::memory_order_relaxed)) {
-    c10::intrusive_ptr<c10::StorageImpl>::reclaim(bytes);
-  }
+  DerivedValues::release(values.load(std::memory_order_relaxed));
 }
 
 size_t CacheEntry::bytes() const {
-  const c10::StorageImpl* values = constant.load(std::memory_order_relaxed);
+  size_t derived = 0;
+  for (const auto* each = values.load(std::memory_order_relaxed); each != nullptr;
+       each = each->next.load(std::memory_order_relaxed)) {
+    derived += each->nbytes();
+  }
   return sizeof(CacheEntry) + key.size() * sizeof(uint64_t) + outputs.size() * sizeof(OutputRecipe) +
       changes.capacity() * sizeof(InputChange) + allocations.capacity() * sizeof(SideAllocation) +
-      (error == nullptr ? 0 : sizeof(ErrorOutcome) + error->message.capacity()) +
-      (values == nullptr ? 0 : values->nbytes());
+      (error == nullptr ? 0 : sizeof(ErrorOutcome) + error->message.capacity()) + derived;
 }
 
 bool OutputRecipe::operator==(const OutputRecipe& other) const {

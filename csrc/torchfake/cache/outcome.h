@@ -4,6 +4,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <torchfake/cache/cache_key.h>
+#include <torchfake/core/derived_values.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/core/geometry.h>
 
@@ -73,15 +74,15 @@ struct Outcome {
   bool same_as(const Outcome& other) const;
 };
 
-// A cached outcome. Except for `constant` it is immutable once stored. Small ones are a single block of memory: the
+// A cached outcome. Except for `values` it is immutable once stored. Small ones are a single block of memory: the
 // entries of a full cache do not fit into the CPU's caches, and every further block is a further cache miss.
 struct CacheEntry final : c10::intrusive_ptr_target, Outcome {
   c10::SmallVector<uint64_t, 24> key;
   uint64_t hash = 0;
   // When it was last used: a cell of the shard. See Shard.
   std::atomic<uint64_t>* last_used = nullptr;
-  // The values of the output, if the key determines them: owned, set once. See Note [Constants].
-  mutable std::atomic<c10::StorageImpl*> constant{nullptr};
+  // The values of the outputs, a list: owned, set once. See Note [Constants].
+  mutable std::atomic<const DerivedValues*> values{nullptr};
 
   ~CacheEntry() override;
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kShards = 16;
 constexpr size_t kThreadSlots = 4096;
+constexpr size_t kMostValues = 4;  // lists of values of an entry, one for each of its sources
 constexpr size_t kSmallCache = 1024;  // entries; a cache this small uses a single shard, so that its limits are exact
 
 // Entries have numbered places. The time of last use is stored in a separate array, so that choosing a victim does not
@@ -242,16 +243,37 @@ void insert(CacheEntryPtr entry) {
   shard.entries[place] = std::move(entry);
 }
 
-void set_constant(const CacheEntry& entry, c10::intrusive_ptr<c10::StorageImpl> bytes) {
+namespace {
+
+// The end of an entry's list of values, or null if it is full.
+std::atomic<const DerivedValues*>* end_of_values(const CacheEntry& entry) {
+  std::atomic<const DerivedValues*>* place = &entry.values;
+  for (size_t count = 0; const DerivedValues* stored = place->load(std::memory_order_acquire); ++count) {
+    if (count + 1 == kMostValues) {
+      return nullptr;
+    }
+    place = &stored->next;
+  }
+  return place;
+}
+
+}  // namespace
+
+bool takes_values(const CacheEntry& entry) {
+  return end_of_values(entry) != nullptr;
+}
+
+void set_values(const CacheEntry& entry, c10::intrusive_ptr<DerivedValues> values) {
   Shard& shard = shard_of(entry.hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
-  if (entry.constant.load(std::memory_order_relaxed) != nullptr) {
+  std::atomic<const DerivedValues*>* place = end_of_values(entry);
+  if (place == nullptr || (values->sources.empty() && place != &entry.values)) {
     return;
   }
   const auto found = shard.places.find(entry.hash);
   const bool is_held = found != shard.places.end() && shard.entries[found->second].get() == &entry;
-  shard.bytes += is_held ? bytes->nbytes() : 0;
-  entry.constant.store(bytes.release(), std::memory_order_release);
+  shard.bytes += is_held ? values->nbytes() : 0;
+  place->store(values.release(), std::memory_order_release);
 }
 
 void count_bypass(Bypass reason) {

@@ -36,8 +36,10 @@ void count_hit(const CacheEntry& entry);
 // Adds an entry, evicting the least recently used ones if the cache is full.
 void insert(CacheEntryPtr entry);
 
-// Attaches the values of its output to an entry, a CPU storage that nobody else writes to. The first call wins.
-void set_constant(const CacheEntry& entry, c10::intrusive_ptr<c10::StorageImpl> bytes);
+// Attaches values of its outputs to an entry: once if they have no sources, otherwise for a few sources.
+void set_values(const CacheEntry& entry, c10::intrusive_ptr<DerivedValues> values);
+// Whether it has room for further sources.
+bool takes_values(const CacheEntry& entry);
 
 void count_bypass(Bypass reason);
 

@@ -12,6 +12,13 @@
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/fake_mode.h>
 
+#include <bit>
+#include <utility>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 namespace torchfake {
 
 namespace {
@@ -25,7 +32,7 @@ bool has(uint32_t settings, KernelEnvironment::Setting setting) {
   return (settings >> setting & 1) != 0;
 }
 
-bool is_on(KernelEnvironment::Setting setting) {
+__attribute__((always_inline)) inline bool is_on(KernelEnvironment::Setting setting) {
   switch (setting) {
     case KernelEnvironment::kCudnn:
       return context().userEnabledCuDNN();
@@ -58,6 +65,27 @@ bool is_on(KernelEnvironment::Setting setting) {
     default:
       return false;  // a number
   }
+}
+
+// Unrolled, so that no switch is left: most operators with a kernel of PyTorch's own come here on every call.
+template <uint8_t... kSettings>
+uint64_t all_switches(std::integer_sequence<uint8_t, kSettings...> /*settings*/) {
+  return (... | (static_cast<uint64_t>(is_on(static_cast<KernelEnvironment::Setting>(kSettings))) << kSettings));
+}
+
+// How this thread computes with floating-point numbers: the rounding mode, and whether denormal numbers are zero.
+// Known values depend on it (Note [Constants]).
+uint64_t floating_point_control() {
+#if defined(__SSE__)
+  constexpr unsigned kFlushAndRounding = 0xE040;
+  return _mm_getcsr() & kFlushAndRounding;
+#elif defined(__aarch64__)
+  uint64_t control = 0;
+  __asm__ __volatile__("mrs %0, fpcr" : "=r"(control));
+  return control >> 16 & 0xFFFF;
+#else
+  return 0;
+#endif
 }
 
 }  // namespace
@@ -96,6 +124,14 @@ bool KernelEnvironment::inference_mode() {
   return c10::InferenceMode::is_enabled();
 }
 
+bool KernelEnvironment::deterministic() {
+  return context().deterministicAlgorithms();
+}
+
+void KernelEnvironment::alert_not_deterministic(std::string_view kernel) {
+  at::Context::alertNotDeterministic(kernel);
+}
+
 bool KernelEnvironment::autocast_enabled(c10::DeviceType device) {
   return at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device) &&
       !c10::impl::tls_is_dispatch_key_excluded(at::autocast::get_autocast_dispatch_key_from_device_type(device));
@@ -116,7 +152,7 @@ int64_t KernelEnvironment::cuda_capability() {
 uint64_t KernelEnvironment::base() {
   return static_cast<uint64_t>(default_dtype()) | static_cast<uint64_t>(inference_mode()) << 8 |
       static_cast<uint64_t>(context().deterministicAlgorithms()) << 9 |
-      static_cast<uint64_t>(context().deterministicAlgorithmsWarnOnly()) << 10;
+      static_cast<uint64_t>(context().deterministicAlgorithmsWarnOnly()) << 10 | floating_point_control() << 48;
 }
 
 size_t KernelEnvironment::values(uint32_t settings, uint64_t* words) {
@@ -126,9 +162,13 @@ size_t KernelEnvironment::values(uint32_t settings, uint64_t* words) {
   // The set of settings is part of the word, so that a key never matches one made before the operator read further
   // settings.
   uint64_t switches = static_cast<uint64_t>(settings) << 32;
-  for (uint8_t i = 0; i < kSettingCount; ++i) {
-    const auto setting = static_cast<Setting>(i);
-    switches |= static_cast<uint64_t>(has(settings, setting) && is_on(setting)) << i;
+  if (settings == kAllSettings) {
+    switches |= all_switches(std::make_integer_sequence<uint8_t, kSettingCount>());
+  } else {
+    for (uint32_t rest = settings; rest != 0; rest &= rest - 1) {
+      const auto setting = static_cast<Setting>(std::countr_zero(rest));
+      switches |= static_cast<uint64_t>(is_on(setting)) << setting;
+    }
   }
   size_t count = 0;
   words[count++] = switches;

@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace torchfake {
 
@@ -57,6 +58,9 @@ class KernelEnvironment {
   static c10::ScalarType default_dtype();
   static c10::ScalarType default_complex_dtype();
   static bool inference_mode();
+  static bool deterministic();
+  // Throws PyTorch's error for a kernel without a deterministic implementation, or warns, if the program asked for that.
+  static void alert_not_deterministic(std::string_view kernel);
   // Whether autocast casts operators on such a device.
   static bool autocast_enabled(c10::DeviceType device);
   static c10::ScalarType autocast_dtype(c10::DeviceType device);

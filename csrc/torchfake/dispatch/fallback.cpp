@@ -15,7 +15,7 @@
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/dispatch/unboxed_call.h>
-#include <torchfake/values/constants.h>
+#include <torchfake/values/deriving.h>
 #include <torchfake/values/value_tracker.h>
 
 #include <limits>
@@ -39,26 +39,45 @@ bool has_constant_source(const Call& call) {
   return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
 }
 
-// Whether the result of a hit may have been stored before. Not for products, whose rounding depends on settings outside
-// their key, nor for an entry of a mode with a higher limit on known values.
-bool may_be_computed_before(const Call& call, const CacheEntry& entry, const ModeState& mode) {
-  const OpTraits& traits = call.traits;
-  return traits.values == ValueSource::kInputs && traits.is_builtin && !traits.mutates && !traits.is_view &&
-      !traits.updates_statistics && !traits.reads_files && !traits.is_product && entry.is_one_tensor &&
-      entry.outputs.front().kind == OutputRecipe::Kind::kFresh && entry.largest_output <= mode.options.known_values &&
-      !mode.options.propagate_real_tensors;
+// Whether what a hit derives from values may be stored. See Note [Constants].
+bool may_be_stored(const Call& call, const CacheEntry& entry, const ModeState& mode) {
+  const auto is_fresh = [](const OutputRecipe& output) { return output.kind == OutputRecipe::Kind::kFresh; };
+  const auto is_tensor = [](int32_t size) { return size == -1; };
+  return follows_from_sources(call.traits) && !mode.options.propagate_real_tensors &&
+      std::all_of(entry.outputs.begin(), entry.outputs.end(), is_fresh) &&
+      std::all_of(entry.returns.begin(), entry.returns.end(), is_tensor);
 }
 
-// Handles a hit that reads the same bytes as the call whose result is stored. See Note [Constants].
-bool answered_as_before(Call& call, const CacheEntry& entry, const SourceBytes& sources, const ModePtr& mode) {
-  const c10::StorageImpl* constant = entry.constant.load(std::memory_order_acquire);
-  const size_t nbytes = entry.outputs.front().nbytes;
-  if (constant == nullptr || !sources.are_kept_in(*constant, nbytes)) {
+// Handles a hit that derives the same from values as the call whose result is stored.
+bool answered_as_before(Call& call, const CacheEntry& entry, const Sources& sources, const ModePtr& mode) {
+  const DerivedValues* derived = entry.values.load(std::memory_order_acquire);
+  while (derived != nullptr && !(fits_mode(*derived, mode->options) && sources.are_those_of(*derived))) {
+    derived = derived->next.load(std::memory_order_acquire);
+  }
+  if (derived == nullptr) {
     return false;
   }
   replay(call, entry, mode);
-  give_constant(*as_fake(outputs_of(call).front().toTensor()), *constant, nbytes);
+  const c10::ArrayRef<c10::IValue> outputs = outputs_of(call);
+  for (size_t i = 0; i < std::min(outputs.size(), derived->outputs.size()); ++i) {
+    give_values(*as_fake(outputs[i].toTensor()), derived->outputs[i]);
+  }
   return true;
+}
+
+// Stores what a hit has derived from its key, or from `sources` if not null.
+void store(const Call& call, const CacheEntry& entry, const Sources* sources, bool computes, const ModeState& mode) {
+  if (sources == nullptr && !follows_from_key(call)) {
+    return;
+  }
+  c10::intrusive_ptr<DerivedValues> derived = derived_values(call, mode, computes || sources == nullptr);
+  if (!derived) {
+    return;
+  }
+  if (sources != nullptr) {
+    derived->sources = sources->copy();
+  }
+  shape_cache::set_values(entry, std::move(derived));
 }
 
 // Looks up the key and handles the hit or miss, with constant propagation alongside.
@@ -70,12 +89,13 @@ void answer(Call& call, const ModePtr& mode) {
       return layout_call(call, mode);  // a real tensor that was sparse
     }
   }
-  ValueTracker values(call, *mode);
+  const ModeState& state = *mode;  // outlives the arguments, one of which may hold `mode`: outputs hold it too
+  ValueTracker values(call, state);
   CacheKey key;
   const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
-  CacheEntryPtr hit;  // kept if it may be given a constant
-  SourceBytes sources;
+  CacheEntryPtr hit;  // kept if it may be given values
+  std::optional<Sources> sources;
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
     if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
@@ -83,12 +103,16 @@ void answer(Call& call, const ModePtr& mode) {
       if (CallContext* around = CallContext::current()) {
         around->settings |= key.settings();
       }
-      if (values.computes_from_inputs() && may_be_computed_before(call, *entry, *mode) && sources.read(call) &&
-          answered_as_before(call, *entry, sources, mode)) {
-        return;
+      if (values.follows_from_inputs() && may_be_stored(call, *entry, *mode)) {
+        if (!sources.emplace().read(call)) {
+          sources.reset();
+        } else if (answered_as_before(call, *entry, *sources, mode)) {
+          return;
+        }
       }
-      const bool may_become_constant = has_constant_source(call) || !sources.empty();
-      if (may_become_constant && entry->constant.load(std::memory_order_acquire) == nullptr) {
+      const bool lacks_constant =
+          has_constant_source(call) && entry->is_one_tensor && entry->values.load(std::memory_order_acquire) == nullptr;
+      if ((sources.has_value() && shape_cache::takes_values(*entry)) || lacks_constant) {
         hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
       }
       values.keep_arguments();
@@ -109,10 +133,8 @@ void answer(Call& call, const ModePtr& mode) {
     device = run_without_key(call, values, ModePtr(mode), bypass);
   }
   values.follow(call, device);
-  if (hit && hit->is_one_tensor && hit->outputs.front().kind != OutputRecipe::Kind::kView) {
-    if (c10::intrusive_ptr<c10::StorageImpl> constant = constant_of(call, sources)) {
-      shape_cache::set_constant(*hit, std::move(constant));
-    }
+  if (hit && (sources.has_value() || hit->outputs.front().kind != OutputRecipe::Kind::kView)) {
+    store(call, *hit, sources ? &*sources : nullptr, values.computes(), state);
   }
 }
 

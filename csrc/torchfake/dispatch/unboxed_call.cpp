@@ -7,9 +7,11 @@
 #include <torchfake/cache/side_allocations.h>
 #include <torchfake/core/activation.h>
 #include <torchfake/core/symbolic_bytes.h>
-#include <torchfake/values/constants.h>
+#include <torchfake/values/deriving.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/value_ranges.h>
+
+#include <bit>
 
 namespace torchfake {
 
@@ -33,16 +35,20 @@ bool UnboxedCall::possible(const OpTraits& traits) {
 // decides. If any other argument that is read is unknown, so is the result: the weights of a small layer are drawn, and
 // known, but its input is not. See ValueTracker.
 bool UnboxedCall::values_take_part() const {
+  if (C10_LIKELY(!may_be_known_)) {
+    return false;
+  }
   bool any_known = false;
   bool any_unknown = false;
   bool all_whole = true;
+  const bool trains = any_flag_ || !has_flag_;  // at least if its only flag, `training`, is true
   for (const TensorArg& tensor : tensors_) {
     if (tensor.fake == nullptr) {
       continue;
     }
     const ArgTraits& facts = traits_.args[tensor.arg];
     all_whole &= c10::isIntegralType(tensor.impl->dtype().toScalarType(), /*includeBool=*/true);
-    if (facts.is_written || facts.is_statistic) {
+    if (facts.is_written || (facts.is_statistic && trains)) {
       if (traits_.values != ValueSource::kOverwrite && may_have_known_values(*tensor.fake)) {
         return true;
       }
@@ -73,6 +79,7 @@ void UnboxedCall::add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor) {
       one_mode_ &= mode_->get() == fake->mode().get();
     }
     has_source_ |= !facts.is_written;
+    may_be_known_ |= depends_on_known_values_ && may_have_known_values(*fake);
     key_.add_plain_fake(traits_, *fake);
   } else if (fake == nullptr && tensor->is_wrapped_number()) {
     key_.add_tensor(traits_, tensors_.back());
@@ -144,16 +151,23 @@ void UnboxedCall::add(const ArgTraits& facts, at::ArrayRef<at::Scalar> values) {
   }
 }
 
-void UnboxedCall::add(const ArgTraits& facts, bool value) {
+void UnboxedCall::add(const ArgTraits& /*facts*/, bool value) {
+  has_flag_ = true;
+  any_flag_ |= value;
   key_.add_bool(value);
 }
 
+void UnboxedCall::add_factor(bool is_int, uint64_t bits) {
+  key_.add_factor(is_int);
+  factors_.push_back(bits);
+}
+
 void UnboxedCall::add(const ArgTraits& facts, int64_t value) {
-  facts.scales_only ? key_.add_factor(/*is_int=*/true) : key_.add_int(value);
+  facts.scales_only ? add_factor(/*is_int=*/true, static_cast<uint64_t>(value)) : key_.add_int(value);
 }
 
 void UnboxedCall::add(const ArgTraits& facts, double value) {
-  facts.scales_only ? key_.add_factor(/*is_int=*/false) : key_.add_double(value);
+  facts.scales_only ? add_factor(/*is_int=*/false, std::bit_cast<uint64_t>(value)) : key_.add_double(value);
 }
 
 void UnboxedCall::add(const ArgTraits& facts, const c10::SymInt& value) {
@@ -260,11 +274,27 @@ bool UnboxedCall::mode_agrees() const {
   return true;
 }
 
+// Whether the fallback would derive the same values for this call.
+bool UnboxedCall::holds_for(const DerivedValues& derived) const {
+  switch (traits_.values) {
+    case ValueSource::kConstant:
+      return true;
+    case ValueSource::kOverwrite:
+      return is_covered_by(*tensors_.front().fake, *derived.outputs[0].bytes);
+    default:
+      return fits_mode(derived, (*mode_)->options) && has_sources(derived, tensors_, factors_);
+  }
+}
+
 const CacheEntry* UnboxedCall::find() {
   if (mode_ == nullptr && !traits_.takes_tensors) {
     mode_ = find_current_mode();  // a factory called in the mode
   }
-  if (C10_UNLIKELY(!possible_ || !mode_agrees() || (depends_on_known_values_ && values_take_part()))) {
+  if (C10_UNLIKELY(!possible_ || !mode_agrees())) {
+    return nullptr;
+  }
+  const bool reads_values = values_take_part();
+  if (C10_UNLIKELY(reads_values && (traits_.mutates || traits_.values != ValueSource::kInputs))) {
     return nullptr;
   }
   key_.add_aliases(traits_, tensors_);
@@ -278,14 +308,14 @@ const CacheEntry* UnboxedCall::find() {
       name_outputs(entry->allocations)) {
     return nullptr;  // see Note [Order of allocations]
   }
-  if (C10_UNLIKELY(values_follow(*entry))) {
-    const c10::StorageImpl* constant = entry->constant.load(std::memory_order_acquire);
-    const bool fits = constant != nullptr &&
-        (traits_.values != ValueSource::kOverwrite || is_covered_by(*tensors_.front().fake, *constant));
-    if (!fits) {
+  if (C10_UNLIKELY(reads_values || values_follow(*entry))) {
+    derived_ = entry->values.load(std::memory_order_acquire);
+    while (derived_ != nullptr && !holds_for(*derived_)) {
+      derived_ = derived_->next.load(std::memory_order_acquire);
+    }
+    if (derived_ == nullptr) {
       return nullptr;
     }
-    gives_constant_ = true;
   } else if (C10_UNLIKELY(traits_.values == ValueSource::kOverwrite && may_have_known_values(*tensors_.front().fake))) {
     return nullptr;  // known values are overwritten
   }
@@ -304,10 +334,10 @@ at::Tensor UnboxedCall::make(const OutputRecipe& recipe) {
 
 at::Tensor UnboxedCall::next_tensor(const CacheEntry& entry) {
   ++next_return_;
-  at::Tensor output = make(entry.outputs[next_output_++]);
-  if (C10_UNLIKELY(gives_constant_)) {
-    const c10::StorageImpl& constant = *entry.constant.load(std::memory_order_acquire);
-    give_constant(*as_fake(output), constant, constant.nbytes());
+  const size_t index = next_output_++;
+  at::Tensor output = make(entry.outputs[index]);
+  if (C10_UNLIKELY(derived_ != nullptr) && index < derived_->outputs.size()) {
+    give_values(*as_fake(output), derived_->outputs[index]);
   }
   return output;
 }
@@ -327,8 +357,8 @@ void UnboxedCall::finish(const CacheEntry& entry) {
     const AllocatingOperator op(traits_.name);
     announce_and_apply(entry, tensors_, *mode_);
   }
-  if (C10_UNLIKELY(gives_constant_ && traits_.values == ValueSource::kOverwrite)) {
-    overwrite_with_constant(*tensors_.front().fake, *entry.constant.load(std::memory_order_acquire));
+  if (C10_UNLIKELY(derived_ != nullptr && traits_.values == ValueSource::kOverwrite)) {
+    overwrite_with(*tensors_.front().fake, *derived_->outputs[0].bytes);
   }
 }
 

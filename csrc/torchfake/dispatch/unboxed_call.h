@@ -15,6 +15,7 @@
 namespace torchfake {
 
 struct CacheEntry;
+struct DerivedValues;
 struct OutputRecipe;  // incomplete on purpose: the tables that include this header are slow to compile
 
 // Note [Unboxed calls]
@@ -25,8 +26,8 @@ struct OutputRecipe;  // incomplete on purpose: the tables that include this hea
 // it boxes the arguments and calls the fallback, which starts from the beginning:
 //
 //   the cache is off or cross-checked, the call is made by the engine itself, a recorder is active, known values affect
-//   the call, its outputs need values that the entry does not hold, an argument is real or has symbolic sizes, fakes of
-//   two modes meet of which one is exclusive, the entry is an error, the thread has not seen the key
+//   the call in a way that the entry does not hold (Note [Constants]), an argument is real or has symbolic sizes, fakes
+//   of two modes meet of which one is exclusive, the entry is an error, the thread has not seen the key
 //
 // It never decides anything differently from the fallback, and changes nothing before it has decided.
 //
@@ -89,12 +90,14 @@ class UnboxedCall {
 
  private:
   void add_tensor(const ArgTraits& facts, c10::TensorImpl* tensor);
+  void add_factor(bool is_int, uint64_t bits);
   bool values_take_part() const;
   bool mode_agrees() const;
   at::Tensor make(const OutputRecipe& recipe);
   bool has_read_source() const;
   bool bounds_follow(const CacheEntry& entry) const;
   bool values_follow(const CacheEntry& entry) const;
+  bool holds_for(const DerivedValues& derived) const;
 
   const OpTraits& traits_;
   const bool depends_on_known_values_;  // whether known values of its arguments affect the call
@@ -102,10 +105,14 @@ class UnboxedCall {
   bool possible_ = true;
   bool one_mode_ = true;  // whether all fakes have the same mode
   bool has_source_ = false;  // whether a fake is only read
-  bool gives_constant_ = false;  // whether the output gets known values: see Note [Constants]
+  bool may_be_known_ = false;  // whether any value of a fake may be known
+  bool has_flag_ = false;  // whether there is an argument that is true or false
+  bool any_flag_ = false;  // whether one is true
+  const DerivedValues* derived_ = nullptr;  // the values of the outputs, if they are known: see Note [Constants]
   size_t next_output_ = 0;
   size_t next_return_ = 0;
   c10::SmallVector<TensorArg, 8> tensors_;
+  c10::SmallVector<uint64_t, 2> factors_;  // bits of the numbers of which the key has only the types
   CacheKey key_;
 };
 

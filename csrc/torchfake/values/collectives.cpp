@@ -1,6 +1,9 @@
 // Constant propagation through collectives.
 #include <torchfake/values/collectives.h>
 
+#include <torchfake/core/collective_observer.h>
+#include <torchfake/core/fake_storage.h>
+
 #if __has_include(<torch/csrc/distributed/c10d/ProcessGroup.hpp>)
 #include <torch/custom_class.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -62,6 +65,18 @@ std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_values(const Call& cal
     }
   }
   return fakes;
+}
+
+void note_collective(const c10::IValue& value) {
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> fakes;
+  add_fakes(value, fakes);
+  for (const auto& fake : fakes) {
+    c10::StorageImpl* storage = storage_of(*fake);
+    const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
+    if (auto* observer = context == nullptr ? nullptr : dynamic_cast<CollectiveObserver*>(context->observer.get())) {
+      observer->on_collective(context);
+    }
+  }
 }
 
 }  // namespace torchfake

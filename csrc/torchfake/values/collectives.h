@@ -18,4 +18,7 @@ namespace torchfake {
 // The fakes among the arguments of a c10d operator, nested lists included, whose values come from other ranks.
 std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_values(const Call& call);
 
+// Tells the observer of the storage of every fake in `value`, nested lists included, that a collective has it.
+void note_collective(const c10::IValue& value);
+
 }  // namespace torchfake

@@ -42,7 +42,7 @@ bool is_written_whole(const FakeTensorImpl& fake) {
 }  // namespace
 
 bool is_known(const FakeTensorImpl& fake, int64_t limit) {
-  if (fake.numel() > limit) {
+  if (fake.has_symbolic_sizes_strides() || fake.numel() > limit) {
     return false;
   }
   if (is_zero_tensor(fake) || fake.numel() == 0) {
@@ -94,7 +94,7 @@ at::Tensor view_of_bytes(const FakeTensorImpl& fake) {
 
 std::optional<at::Tensor> known_tensor(const FakeTensorImpl& fake, int64_t limit) {
   if (!is_known(fake, limit)) {
-    return fake.numel() <= limit ? repeated_tensor(fake, limit) : std::nullopt;
+    return !fake.has_symbolic_sizes_strides() && fake.numel() <= limit ? repeated_tensor(fake, limit) : std::nullopt;
   }
   if (is_zero_tensor(fake)) {
     PlainCpu plain;

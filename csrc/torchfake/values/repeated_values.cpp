@@ -81,7 +81,7 @@ at::Tensor one_repetition(at::Tensor tensor) {
 
 std::optional<at::Tensor> repeated_tensor(const FakeTensorImpl& fake, int64_t limit) {
   const bool constants_alone = limit == 1;  // as in FakeTensorMode
-  if (!fake.has_storage() || fake.numel() == 0 || constants_alone) {
+  if (!fake.has_storage() || fake.has_symbolic_sizes_strides() || fake.numel() == 0 || constants_alone) {
     return std::nullopt;
   }
   c10::StorageImpl* storage = fake.unsafe_storage().unsafeGetStorageImpl();

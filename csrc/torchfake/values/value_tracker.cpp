@@ -125,6 +125,9 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   }
   if (C10_UNLIKELY(traits.is_collective)) {
     count_collective(call, mode);
+    for (size_t i = 0; i < call.num_args(); ++i) {
+      note_collective(call.arg(i));
+    }
     received_ = received_values(call);
     for (const TensorArg& tensor : call.tensors()) {
       if (tensor.is_written && tensor.fake != nullptr) {
@@ -133,6 +136,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     }
     return;  // contributions of other ranks are unknown, so nothing is computed
   }
+  reads_known_ = any_known;
   const bool constant = makes_values(traits, mode.options);
   all_known = all_known || (C10_UNLIKELY(any_known) && limit_ > 1 && is_absorbed(call, limit_));
   const bool drawn = draws_ > 0 && (all_known || traits.takes_shape_only);
@@ -505,6 +509,9 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
     forget_made(call);
   }
   if (C10_UNLIKELY(call.traits.is_collective)) {
+    for (const c10::IValue& output : outputs_of(call)) {
+      note_collective(output);
+    }
     return forget_received();
   }
   for (const Written& written : written_) {

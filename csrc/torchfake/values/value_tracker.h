@@ -17,9 +17,16 @@ class ValueTracker {
     return inputs_known_;
   }
 
-  // Whether the real operator will run on the known inputs as given: not on one repetition, and without random draws.
-  bool computes_from_inputs() const {
-    return computes_ && !repeats_ && draws_ == 0;
+  // Whether the real operator will run on the known inputs.
+  bool computes() const {
+    return computes_;
+  }
+
+  // Whether values take part in the call, and what `follow` does depends on nothing else: nothing is written, received
+  // or drawn, and the inputs are read as given, not one repetition of them. See Note [Constants].
+  bool follows_from_inputs() const {
+    return (computes_ || reads_known_ || ranges_.has_value()) && !repeats_ && draws_ == 0 && written_.empty() &&
+        received_.empty() && given_.empty();
   }
 
   // Saves what `follow` needs of the arguments. Must be called before they are consumed if `follow` is called later.
@@ -63,6 +70,7 @@ class ValueTracker {
   const int64_t limit_;
   bool inputs_known_ = false;
   bool computes_ = false;
+  bool reads_known_ = false;  // whether values of some argument are known, or read or overwritten in part
   bool has_out_ = false;
   bool makes_constants_ = false;  // only in a mode that propagates real tensors
   int64_t draws_ = 0;  // the largest number of elements to draw: see Note [Draws]
