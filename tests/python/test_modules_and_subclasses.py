@@ -94,6 +94,19 @@ def test_cuda_to_empty_and_cpu_name_the_device() -> None:
         assert {p.device for p in net.xpu().parameters()} == {torch.device("xpu:0")}
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_meta_tensor_has_nothing_to_move(device: str) -> None:
+    with torch.device("meta"):
+        net = Net()
+    with fake_mode():
+        with pytest.raises(NotImplementedError, match=r"no data! Please use torch\.nn\.Module\.to_empty"):
+            net.to(device)
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor; no data!"):
+            torch.ones(5, device="meta").to(device)
+        assert {p.device.type for p in net.to_empty(device=device).parameters()} == {device}
+        assert torch.empty_like(torch.ones(5, device="meta"), device=device).device.type == device
+
+
 def test_gradients_move_with_their_parameters() -> None:
     with fake_mode():
         net = Net()

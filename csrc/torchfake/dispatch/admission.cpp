@@ -10,6 +10,7 @@
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/values/known_values.h>
 
+#include <algorithm>
 #include <atomic>
 #include <typeinfo>
 
@@ -40,13 +41,40 @@ RealTensors rule_for_real_tensors(const ModePtr& mode) {
       c10::str(
           call.describe(tensor),
           what,
-          ". Please convert all Tensors to FakeTensors first with the mode's from_tensor, or instantiate "
-          "FakeTensorMode "
-          "with allow_non_fake_inputs=True."));
+          ", which from_tensor of the mode converts. Please convert all Tensors to FakeTensors first or instantiate "
+          "FakeTensorMode with 'allow_non_fake_inputs'."));
 }
 
 at::Tensor tensor_of(const TensorArg& arg) {
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(arg.impl));
+}
+
+// Whether this is a nested tensor of the strided layout. Jagged ones are wrappers written in Python.
+bool is_nested(const TensorArg& tensor) {
+  const c10::DispatchKeySet keys = tensor.impl->key_set();
+  return tensor.fake == nullptr && keys.has(c10::DispatchKey::NestedTensor) && !keys.has(c10::DispatchKey::Python);
+}
+
+bool has_nested(const Call& call) {
+  return std::any_of(call.tensors().begin(), call.tensors().end(), is_nested);
+}
+
+// Called before the sizes of such a tensor are read, which PyTorch answers with an internal error.
+void refuse_nested(const Call& call, const ModePtr& mode) {
+  for (const TensorArg& tensor : call.tensors()) {
+    if (!is_nested(tensor)) {
+      continue;
+    }
+    if (rule_for_real_tensors(mode) == RealTensors::kRefused) {
+      refuse(call, tensor, tensor_of(tensor), mode);
+    }
+    raise(
+        ErrorKind::kUnsupportedFakeTensor,
+        call.op_name(),
+        c10::str(
+            call.describe(tensor),
+            " is a nested tensor, and nested tensors cannot be fake; pad it with to_padded_tensor."));
+  }
 }
 
 // Whether a tensor may be combined with fakes as it is.
@@ -77,6 +105,7 @@ void admit_data(Call& call, const ModePtr& mode) {
     const at::Tensor real = tensor_of(tensor);
     const bool number = real.is_cpu() && real.dim() == 0;
     const bool moved = !call.has_fake() && call.traits.converts;
+    TORCH_CHECK_NOT_IMPLEMENTED(!moved || !real.is_meta(), "Cannot copy out of meta tensor; no data!");
     if (tensor.is_written ||
         !(number || moved || is_data(tensor, real) || tensor.impl->key_set().has(c10::DispatchKey::Fake))) {
       refuse(call, tensor, real, mode);
@@ -197,8 +226,8 @@ Route route_without_fakes(const Call& call, const ModePtr& mode) {
     return Route::kFake;
   }
   // Its parts may be what makes a fake: real.to("cuda") arrives whole where autograd's keys are out of the way.
-  const bool has_parts =
-      call.traits.is_composite && call.has_non_fake() && !is_kept_out(*mode) && must_decompose(call.op);
+  const bool has_parts = call.traits.is_composite && call.has_non_fake() && !is_kept_out(*mode) &&
+      must_decompose(call.op) && !has_nested(call);  // nested tensors have kernels of their own
   return has_parts ? Route::kDecomposed : Route::kReal;
 }
 
@@ -216,6 +245,9 @@ Route find_route(const Call& call, const ModePtr& mode) {
     if (route != Route::kFake) {
       return route;
     }
+  }
+  if (C10_UNLIKELY(call.has_non_fake())) {
+    refuse_nested(call, mode);
   }
   if (C10_UNLIKELY(call.traits.is_composite) && must_decompose(call.op)) {
     return Route::kDecomposed;

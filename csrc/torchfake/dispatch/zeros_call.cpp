@@ -210,11 +210,13 @@ void trial_call(Call& call, const ModeState& mode, int fill) {
         }
         return base->as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
       }
-      if (tensor.layout() != c10::kStrided) {
+      if (tensor.layout() != c10::kStrided || tensor.is_nested()) {
         raise(
             ErrorKind::kUnsupportedFakeTensor,
             call.op_name(),
-            c10::str("the result has layout ", tensor.layout(), "; such a tensor cannot be fake."));
+            tensor.is_nested()
+                ? "the result is nested; such a tensor cannot be fake."
+                : c10::str("the result has layout ", tensor.layout(), "; such a tensor cannot be fake."));
       }
       return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
     }));
