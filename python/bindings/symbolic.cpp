@@ -92,12 +92,20 @@ Value to_value(py::handle value) {
   if (py::isinstance<py::float_>(value)) {
     return Value::of(value.cast<double>());
   }
+  TORCH_CHECK_TYPE(
+      PyIndex_Check(value.ptr()) != 0,
+      "ShapeEnv: expected a number, or a symbolic number of this ShapeEnv, got ",
+      Py_TYPE(value.ptr())->tp_name);
   return Value::of(value.cast<int64_t>());
 }
 
 std::map<std::string, Value> to_values(const py::dict& values) {
   std::map<std::string, Value> result;
   for (const auto& [name, value] : values) {
+    TORCH_CHECK_TYPE(
+        py::isinstance<py::str>(name),
+        "ShapeEnv: values are given by the names of symbols, got a key of type ",
+        Py_TYPE(name.ptr())->tp_name);
     result.emplace(py::cast<std::string>(name), to_value(value));
   }
   return result;
@@ -132,7 +140,11 @@ ExprPtr to_expression(const ShapeEnvPtr& env, py::handle value) {
     }
     return symbolic->raw_expr();
   }
-  TORCH_CHECK_TYPE(node.is_none(), "ShapeEnv: expected a number, or a symbolic number of this ShapeEnv");
+  TORCH_CHECK_TYPE(
+      node.is_none(), "ShapeEnv: expected a number, or a symbolic number of this ShapeEnv, got one of another kind");
+  if (py::hasattr(value, "free_symbols")) {
+    return to_expression(env, py::module_::import("torchfake._symbolic").attr("from_sympy")(env, value));
+  }
   return env->pool().constant(to_value(value));
 }
 
@@ -273,10 +285,19 @@ void bind_expression(py::module_& module) {
       .def_property_readonly("name", [](const Expression& self) { return self.env->text(self.expr); })
       .def("__str__", [](const Expression& self) { return self.env->text(self.expr); })
       .def("__repr__", [](const Expression& self) { return self.env->text(self.expr); })
-      .def("__hash__", [](const Expression& self) { return reinterpret_cast<intptr_t>(self.expr) >> 4; })
+      // A constant is equal to the number, as sympy's are.
+      .def(
+          "__hash__",
+          [](const Expression& self) {
+            return self.expr->is_constant() ? py::hash(from_value(self.expr->hint))
+                                            : reinterpret_cast<intptr_t>(self.expr) >> 4;
+          })
       .def(
           "__eq__",
           [](const Expression& self, py::handle other) {
+            if (self.expr->is_constant() && (PyLong_Check(other.ptr()) || PyFloat_Check(other.ptr()))) {
+              return from_value(self.expr->hint).equal(other);
+            }
             return py::isinstance<Expression>(other) && other.cast<const Expression&>().expr == self.expr;
           })
       .def(
@@ -367,13 +388,25 @@ void bind_more_arithmetic(Class& node) {
 }
 
 void bind_node(py::module_& module) {
-  py::class_<SymExprNode, c10::SymNodeImpl, NodePtr> node(module, "SymNode");
+  py::class_<SymExprNode, c10::SymNodeImpl, NodePtr> node(
+      module,
+      "SymNode",
+      "What is behind a torch.SymInt, SymFloat or SymBool of a torchfake.ShapeEnv: `n.node`.\n\n"
+      "Args:\n"
+      "    expr: An expression of the environment, or of sympy over its symbols.\n"
+      "    shape_env: The environment. PyTorch's further arguments (pytype, hint) follow from the expression.");
   bind_more_arithmetic(node);
   const auto hint = [](const Self<NodePtr>& self) -> py::object {
     const std::optional<Value> value = self->hint();
     return value ? from_value(*value) : py::none();
   };
-  node.def_property_readonly("shape_env", [](const Self<NodePtr>& self) { return self->env(); })
+  node.def(
+          py::init([](py::object expr, const ShapeEnvPtr& env, const py::args&, const py::kwargs&) {
+            return make_node(env, to_expression(env, expr));
+          }),
+          py::arg("expr"),
+          py::arg("shape_env").none(false))
+      .def_property_readonly("shape_env", [](const Self<NodePtr>& self) { return self->env(); })
       .def_property_readonly("expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->expr()}; })
       .def_property_readonly(
           "_expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->raw_expr()}; })
@@ -618,17 +651,24 @@ void bind_shape_env(py::module_& module) {
       "The symbols of one trace: their hints, what is known of them, and the guards that operators asked for.\n\n"
       "Args:\n"
       "    duck_shape: Whether equal sizes without a name are one symbol.\n"
-      "    specialize_zero_one: Whether sizes of 0 and 1 are numbers, and symbols neither.\n\n"
+      "    specialize_zero_one: Whether sizes of 0 and 1 are numbers, and symbols neither.\n"
+      "    allow_scalar_outputs: Whether values that depend on data are symbols, as of `item()`.\n"
+      "    allow_dynamic_output_shape_ops: Whether sizes that depend on data are symbols, as of `nonzero`.\n\n"
       "Give it to a mode (`FakeTensorMode(shape_env=ShapeEnv())`), and make sizes symbolic with the mode's\n"
       "`from_tensor(x, dynamic={0: \"batch\"})`.");
   env.def(
-         py::init([](bool duck_shape, bool specialize_zero_one) {
+         py::init([](bool duck_shape, bool specialize_zero_one, bool scalar_outputs, bool dynamic_outputs) {
            activate();  // PyTorch's functions on symbolic numbers are extended to these
-           return std::make_shared<ShapeEnv>(ShapeEnv::Options{duck_shape, specialize_zero_one});
+           auto made = std::make_shared<ShapeEnv>(ShapeEnv::Options{duck_shape, specialize_zero_one});
+           made->allow_scalar_outputs = scalar_outputs;
+           made->allow_dynamic_output_shape_ops = dynamic_outputs;
+           return made;
          }),
          py::kw_only(),
          py::arg("duck_shape") = true,
-         py::arg("specialize_zero_one") = true)
+         py::arg("specialize_zero_one") = true,
+         py::arg("allow_scalar_outputs") = true,
+         py::arg("allow_dynamic_output_shape_ops") = true)
       .def_property_readonly("duck_shape", [](const Self<ShapeEnvPtr>& self) { return self->options().duck_shape; })
       .def_property_readonly(
           "specialize_zero_one", [](const Self<ShapeEnvPtr>& self) { return self->options().specialize_zero_one; })
@@ -656,6 +696,11 @@ void bind_shape_env(py::module_& module) {
           py::arg("hint"),
           py::arg("name") = "",
           py::arg("source") = "")
+      .def(
+          "_create_integer",  // of any value, where create_symint makes sizes
+          [](const Self<ShapeEnvPtr>& self, int64_t hint, const std::string& name, const std::string& source) {
+            return Expression{self, self->create_symbol(Value::of(hint), name, source)};
+          })
       .def(
           "create_unbacked_symint",
           [](const Self<ShapeEnvPtr>& self, const std::string& source) {

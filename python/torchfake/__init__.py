@@ -27,8 +27,8 @@ except ImportError as error:
         f"torchfake's engine does not load with PyTorch {torch.__version__}: it works only with the PyTorch it was "
         "built against. Rebuild it for this one: pip install --no-build-isolation --force-reinstall --no-deps ."
     ) from error
-from torchfake import _serialization, _tracing
-from torchfake._C import ShapeEnv
+from torchfake import _serialization, _shape_env, _tracing
+from torchfake._C import ShapeEnv, SymNode
 from torchfake._replacements import uninstall
 from torchfake.cache import (
     CacheInfo,
@@ -49,6 +49,7 @@ from torchfake.errors import (
     DeviceNotFakedError,
     DynamicOutputShapeException,
     DynamicShapesError,
+    FakeArgumentError,
     FakeTensorDeviceMismatchError,
     FakeTensorError,
     MetadataMismatchError,
@@ -111,6 +112,7 @@ __all__ = [
     "DispatchCacheInfo",
     "DynamicOutputShapeException",
     "DynamicShapesError",
+    "FakeArgumentError",
     "FakeCopyMode",
     "FakeTensor",
     "FakeTensorConfig",
@@ -127,6 +129,7 @@ __all__ = [
     "ShapeEnv",
     "SingletonConstant",
     "StandInLimitError",
+    "SymNode",
     "SymNumberMemoDescriptor",
     "TensorMetadata",
     "UnbackedSymbolError",
@@ -173,3 +176,4 @@ cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 # All that importing does. The replacements are installed with the first mode or fake.
 _C._set_fake_impl_finder(_tracing.has_fake_impl)
 _serialization.allow_in_safe_files()
+_shape_env.extend()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch.fx import Node
+from torch.nested._internal import nested_tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import KeyPath, SequenceKey, key_get
 
 from torchfake import _C
+from torchfake._shape_env import fresh_name, from_sympy, geometry_of, source_name
 from torchfake.errors import DynamicShapesError
 
-__all__ = ["dump", "load", "load_env", "load_node", "state_of", "to_sympy"]
+if TYPE_CHECKING:
+    from torchfake.modes import Mode
+
+__all__ = ["dump", "from_sympy", "load", "load_env", "load_node", "source_name", "state_of", "to_sympy"]
 
 
 def to_sympy(expr: _C.Expr) -> Any:
@@ -180,19 +185,17 @@ def env_of(state: _C.ModeState) -> Any:
     return _C.shape_env_of(state) or _C.symbol_source_of(state)
 
 
-def source_name(source: Any) -> str:
-    """The text of a `torch._guards.Source` or a substitute."""
-    name = getattr(source, "name", source)
-    name = name() if callable(name) else name
-    return "" if name is None else str(name)
-
-
 def number_of(size: Any) -> int:
     """A concrete value for a size: its hint, or an example in its range."""
     if isinstance(size, int):
         return size
     hint: int | None = size.node.hint
-    return int(example_of(size.node) or 2) if hint is None else hint
+    if hint is not None:
+        return hint
+    if is_native(size):
+        low, high = size.node.shape_env.bounds(size)
+        return max(_EXAMPLE if high is None else min(_EXAMPLE, high), 0 if low is None else low)
+    return int(example_of(size.node) or 2)
 
 
 def asks_for_symbol(dynamic_dim: Any) -> bool:
@@ -202,6 +205,10 @@ def asks_for_symbol(dynamic_dim: Any) -> bool:
 
 def make_symbolic(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
     """Makes sizes of `fake` symbols of `env` as given by `context`; by default all. `fake` has the sizes of `real`."""
+    if context is not None and not hasattr(context, "dynamic_sizes"):
+        raise TypeError(
+            f"from_tensor: expected a StatelessSymbolicContext as symbolic_context, got {type(context).__qualname__}"
+        )
     if context is not None and len(context.dynamic_sizes) != fake.dim():
         raise ValueError(
             f"from_tensor: the symbolic_context is for {len(context.dynamic_sizes)} dimensions, and the tensor has "
@@ -211,27 +218,23 @@ def make_symbolic(fake: Tensor, real: Tensor, env: Any, source: Any, context: An
         _make_symbolic_in_pytorchs(fake, real, env, source, context)
         return
     kinds = ["DUCK"] * fake.dim() if context is None else [kind.name for kind in context.dynamic_sizes]
+    strides = () if context is None else context.dynamic_strides or ()
+    if "UNBACKED" in kinds or any(kind.name not in ("STATIC", "INFER_STRIDE") for kind in strides):
+        geometry = geometry_of(env, fake.shape, fake.stride(), fake.storage_offset(), source, context)
+        _C.set_symbolic_geometry(fake, *geometry)
+        return
     names: dict[int, str] = {}
     for dim, kind in enumerate(kinds):
         if kind == "DUCK":
             names[dim] = ""
-        elif kind == "UNBACKED":
-            raise DynamicShapesError(
-                "from_tensor: DimDynamic.UNBACKED sizes of inputs are not supported; use DYNAMIC with bounds."
-            )
         elif kind != "STATIC" and (fake.shape[dim] > 1 or not env.specialize_zero_one):
-            names[dim] = _fresh_name(env, set(names.values()))
+            names[dim] = fresh_name(env, set(names.values()))
     _C.make_symbolic(fake, env, names, source_name(source))
     for size, constraint in zip(fake.shape, () if context is None else context.constraint_sizes or (), strict=False):
         bounds = getattr(constraint, "vr", None)
         if bounds is not None and isinstance(size, SymInt):
             low, high = (int(end) if end.is_Integer else None for end in (bounds.lower, bounds.upper))
             env.constrain_range(size, low, high)
-
-
-def _fresh_name(env: _C.ShapeEnv, taken: set[str]) -> str:
-    known = env.symbols.keys() | taken
-    return next(name for name in map("s{}".format, itertools.count()) if name not in known)
 
 
 def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
@@ -244,6 +247,51 @@ def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any
 
 
 _UNKNOWN = itertools.count()
+
+
+def fake_of_meta(elem: Tensor, device: torch.device | str, mode: Mode) -> Tensor:
+    """The fake of a plain meta tensor, whose symbolic sizes are those of the mode's environment."""
+    claimed = torch.device(device)
+    if not elem._has_symbolic_sizes_strides:
+        return _C.from_meta_and_device(elem, claimed, mode._state)
+    geometry = tuple(elem.shape), elem.stride(), elem.storage_offset()
+    for number in (*geometry[0], *geometry[1], geometry[2]):
+        if isinstance(number, SymInt) and getattr(number.node, "shape_env", None) is not mode.shape_env:
+            raise DynamicShapesError(
+                f"FakeTensor: the size {number} belongs to another ShapeEnv than the mode's; give both the same one."
+            )
+    sizes, strides = ([number_of(each) for each in numbers] for numbers in geometry[:2])
+    plain = torch.empty_strided(sizes, strides, dtype=elem.dtype, device="meta")
+    fake = _C.from_meta_and_device(plain, claimed, mode._state)
+    _C.set_symbolic_geometry(fake, *geometry)
+    return fake
+
+
+def convert_ragged(mode: Mode, t: Any, convert: Callable[[Tensor], Tensor]) -> Tensor:
+    """The fake of the offsets, or lengths, of a jagged tensor, with the nested integer that stands for its sizes.
+
+    Equal offsets share it: their fakes are the same tensor. It is a symbol if the mode's environment is PyTorch's.
+    """
+    ragged = t._offsets if t._lengths is None else t._lengths
+    fake = convert(ragged)
+    known = nested_tensor._tensor_symint_registry
+    if fake is not ragged and known.get(fake) is None:  # type: ignore[no-untyped-call]
+        number = nested_tensor.get_tensor_symint(ragged)  # type: ignore[no-untyped-call]
+        is_plain = number.node.nested_int() is not None
+        is_symbolic = mode.shape_env is not None and not isinstance(mode.shape_env, _C.ShapeEnv)
+        known[fake] = nested_symbol(mode.shape_env, number) if is_plain and is_symbolic else number
+    return fake
+
+
+def nested_symbol(env: Any, nested_int: SymInt) -> SymInt:
+    """A symbol of one of PyTorch's environments with a nested integer as its hint."""
+    from torch._dynamo.source import EphemeralSource
+
+    source = EphemeralSource("intermediate_offsets_or_lengths")
+    symbol = env.create_symbol(val=nested_int, source=source)
+    number: SymInt = env.create_symintnode(sym=symbol, hint=nested_int, source=source)
+    return number
+
 
 #: The same example size as in the engine.
 _EXAMPLE = 5040

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, _tensor_str
 from torch._subclasses.meta_utils import is_sparse_any
 from torch.autograd import forward_ad
+from torch.nested._internal import nested_tensor
 
 from torchfake import _C
 from torchfake.errors import DataAccessError, UnknownValuesError, explained
 from torchfake.fake import find_fake, holds_fake, set_fake_device
+from torchfake.fake_tensor_mode import FakeTensorMode
 from torchfake.modes import in_mode_of, mode_of, no_fake_mode
 
 # ---- Attributes ------------------------------------------------------------------------------------------------------
@@ -28,11 +30,21 @@ def _real_tensor(fake: Tensor) -> Tensor | None:
     return _C.known_values_of(fake, copy=False) if _C.mode_of(fake).propagate_real_tensors else None
 
 
+def _nested_int(fake: Tensor) -> torch.SymInt | None:
+    """The nested integer that stands for the sizes of jagged tensors with these offsets, if one was made."""
+    number: torch.SymInt | None = nested_tensor._tensor_symint_registry.get(fake)  # type: ignore[no-untyped-call]
+    return number
+
+
 def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
     """The nested integer that represents it as the offsets of a jagged tensor, times `coeff`."""
-    if fake.nested_int_memo is None:  # type: ignore[attr-defined]
-        fake.nested_int_memo = mode_of(fake).create_symbolic_nested_int()  # type: ignore[attr-defined]
-    return fake.nested_int_memo * coeff  # type: ignore[attr-defined]
+    memo = fake.nested_int_memo  # type: ignore[attr-defined]
+    if memo is None:
+        mode = mode_of(fake)
+        if isinstance(mode, FakeTensorMode):
+            nested_tensor._tensor_symint_registry[fake] = mode.create_symbolic_nested_int()
+        memo = nested_tensor.get_tensor_symint(fake)  # type: ignore[no-untyped-call]
+    return memo * coeff
 
 
 _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
@@ -42,7 +54,7 @@ _OF_FAKES: dict[str, Callable[[Tensor], Any]] = {
     "fake_mode": mode_of,
     "get_nested_int": lambda fake: functools.partial(_get_nested_int, fake),
     "item_memo": lambda fake: _C.memo(fake, "item"),
-    "nested_int_memo": lambda fake: None,
+    "nested_int_memo": _nested_int,
     "nonzero_memo": lambda fake: _C.memo(fake, "nonzero"),
     "pytype": lambda fake: None,
     "real_tensor": _real_tensor,
@@ -187,7 +199,9 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
         values = _stand_in(self, "tolist()")
         if values is None:
             raise no_data("tolist", UnknownValuesError)
-        return values.tolist()
+        numbers = values.tolist()
+        mode_of(self).stand_ins.last_list = numbers  # type: ignore[attr-defined]
+        return numbers
     return original(on_cpu)
 
 

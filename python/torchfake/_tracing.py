@@ -15,13 +15,17 @@ import torch
 from torch import Tensor, _ops
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.while_loop import while_loop_op, while_loop_stack_output_op
-from torch._library import simple_registry
-from torch._library.fake_impl import allocate_size
+from torch._library import fake_impl, simple_registry
 from torch.storage import UntypedStorage
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
-from torchfake.errors import DataAccessError, DataDependentOutputException, DynamicOutputShapeException
+from torchfake.errors import (
+    DataAccessError,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 from torchfake.fake import find_fake, holds_fake
 from torchfake.modes import current_mode, fake_mode, in_mode_of
 
@@ -276,7 +280,7 @@ class _Context:
                     f"ctx.new_dynamic_size(min={min}, max={max}): expected min and max to be statically known ints, "
                     "and min to be at least 0."
                 )
-            fresh: torch.SymInt = allocate_size(env, min, max)  # type: ignore[no-untyped-call]
+            fresh: torch.SymInt = fake_impl.allocate_size(env, min, max)  # type: ignore[no-untyped-call]
             return fresh
         if isinstance(mode, fake_mode) and mode._state.has_stand_ins:
             size = builtins.max(min, self._most()) if max is None else max
@@ -322,6 +326,38 @@ def set_ctx_getter(
 def has_fake_impl(op: str) -> bool:
     """Whether the operator has a registered fake implementation, which the engine then runs."""
     return simple_registry.singleton.find(op).fake_impl.kernel is not None
+
+
+def dispatch_with_object(
+    original: Callable[..., Any], self: Any, fallthrough_keys: Sequence[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """An operator given a `FakeScriptObject`, which only the fake implementation can take."""
+    keys: Any = torch._C._dispatch_keyset_full()
+    for key in fallthrough_keys:
+        keys = keys.remove(key)
+    compute_keyset: Any = _ops._compute_keyset
+    if compute_keyset(args, kwargs, keys).highestPriorityTypeId() != _FAKE:
+        return original(self, fallthrough_keys, *args, **kwargs)
+    holder = simple_registry.singleton.find(self.name()).fake_impl
+    kernel = (
+        self.py_kernels.get(torch._C.DispatchKey.Meta)
+        if holder.kernel is None
+        else fake_impl.construct_meta_kernel(self.name(), holder)
+    )
+    if kernel is None:
+        raise UnsupportedOperatorException(
+            f"{self.name()}: an operator that takes a FakeScriptObject needs a fake implementation; register one with "
+            f"torch.library.register_fake ({self})",
+            self.name(),
+        )
+    fake = find_fake(tree_leaves((args, kwargs)))
+    with nullcontext() if fake is None else in_mode_of(fake):
+        result = kernel(*args, **kwargs)
+    written = [value for value, argument in zip(args, self._schema.arguments, strict=False) if argument.is_write]
+    for leaf in tree_leaves((result, written)):
+        if isinstance(leaf, Tensor) and _C.is_plain_fake(leaf):
+            _C.forget_values(leaf)  # what an implementation returns stands for its metadata alone
+    return result
 
 
 # ---- torch.compile ---------------------------------------------------------------------------------------------------

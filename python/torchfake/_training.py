@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.backends import cudnn
+from torch.utils._pytree import tree_leaves
 
 from torchfake import _C
 from torchfake.fake import find_fake
@@ -43,6 +44,13 @@ def engine_run_backward(
     # Backward creates tensors on the devices of its inputs, and these have to be fake.
     with in_mode_of(fake), _no_search_for_nan():
         return original(t_outputs, *args, **kwargs)
+
+
+def jvp(original: Callable[..., Any], func: Callable[..., Any], primals: Any, *args: Any, **kwargs: Any) -> Any:
+    """Forward-mode differentiation creates tangents of zeros, which have to be fake, as in backward."""
+    fake = find_fake(tree_leaves(primals))
+    with contextlib.nullcontext() if fake is None else in_mode_of(fake):
+        return original(func, primals, *args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchfake import _C, _symbolic
-from torchfake.errors import DynamicShapesError, UnsupportedFakeTensorException
+from torchfake.errors import DynamicShapesError, FakeArgumentError, UnsupportedFakeTensorException
 from torchfake.helpers import note_where_made
-from torchfake.modes import Mode
+from torchfake.modes import Mode, no_fake_mode
 
 if TYPE_CHECKING:
     from torchfake.fake import FakeTensor
@@ -74,7 +74,9 @@ class FakeTensorConverter:
 
         Raises:
             TypeError: `t` is not a tensor.
-            ValueError: `make_constant` was given with a Parameter, or with more elements than the mode tracks.
+            FakeArgumentError: `make_constant` was given with a Parameter, or `t` is a meta tensor and the mode has
+                `allow_meta=False`.
+            ValueError: `make_constant` was given with more elements than the mode tracks.
             DynamicShapesError: A `shape_env` that is not the mode's, a `symbolic_context` without one, or symbols
                 for the sizes of a view or a wrapper.
             UnsupportedFakeTensorException: `t` cannot be fake.
@@ -99,6 +101,11 @@ class FakeTensorConverter:
             found = _C.find_converted(t, state)
             return self._make_constant(t, state) if found is None else found
         if is_plain(t):
+            if t.is_meta and not state.allow_meta:
+                raise FakeArgumentError(
+                    "from_tensor: a meta tensor was given to a mode with allow_meta=False; from_meta_and_device takes "
+                    "the device to claim."
+                )
             fake = _with_class_of(t, _C.from_tensor(t, state))
             note_where_made(fake)
             self._converted[id(t)] = fake
@@ -114,18 +121,31 @@ class FakeTensorConverter:
         if env is None or env is not mode.shape_env:
             name = "symbolic_context" if env is None else "shape_env"
             raise DynamicShapesError(f"from_tensor: a {name} was given that needs a mode with this shape_env.")
+        if context is None and is_traceable_wrapper_subclass(t) and not isinstance(env, _C.ShapeEnv):
+            return self._convert_symbolic_wrapper(mode, t, env, source)
         plain = is_plain(t) and t.layout is torch.strided
         found = _C.find_converted(t, mode._state) if plain and not _C.is_plain_fake(t) else None
         if found is not None:
             return found
         fake = self.from_real_tensor(mode, t, make_constant)
-        # Scalars have no sizes; a view's sizes are given by its base; wrappers hold several tensors.
-        may_be_symbolic = plain and not _C.is_plain_fake(t) and not fake._is_view() and t.dim() > 0
+        # Scalars have no sizes; wrappers hold several tensors.
+        may_be_symbolic = plain and not _C.is_plain_fake(t) and not is_recorded_view(fake) and t.dim() > 0
         if may_be_symbolic:
             _symbolic.make_symbolic(fake, t, env, source, context)
         elif context is not None and any(_symbolic.asks_for_symbol(each) for each in context.dynamic_sizes):  # type: ignore[attr-defined]
-            raise DynamicShapesError("from_tensor: the sizes of views and of wrappers cannot be symbolic.")
+            raise DynamicShapesError(SIZES_STAY_NUMBERS)
         return fake
+
+    def _convert_symbolic_wrapper(self, mode: Mode, t: Tensor, env: object, source: object) -> FakeTensor:
+        """The wrapper around fakes with symbolic sizes."""
+        wrapper = self._find_wrapper(t)
+        if wrapper is None:
+
+            def convert(inner: Tensor) -> Tensor:
+                return self.from_real_tensor(mode, inner, shape_env=env, source=source)
+
+            wrapper = self._remember_wrapper(t, self._convert_subclass(mode, t, convert))
+        return cast("FakeTensor", wrapper)
 
     def _convert_symbolic_fake(self, mode: Mode, t: Tensor) -> FakeTensor:
         """The fake in `mode` for a fake of another mode with the same shape environment."""
@@ -167,7 +187,7 @@ class FakeTensorConverter:
 
     def _make_constant(self, t: Tensor, state: _C.ModeState) -> FakeTensor:
         if isinstance(t, torch.nn.Parameter):
-            raise ValueError("from_real_tensor: a Parameter cannot be a constant; leave out make_constant")
+            raise FakeArgumentError("from_real_tensor: a Parameter cannot be a constant; leave out make_constant")
         if t.numel() > state.known_values:
             raise ValueError(
                 f"from_real_tensor: the mode tracks values of up to {state.known_values} elements, and the constant "
@@ -184,37 +204,43 @@ class FakeTensorConverter:
             fake.requires_grad_()  # a leaf regardless of `t`, whose history is in the wrapped tensors
         return fake
 
-    def _convert_subclass(self, mode: Mode, t: Tensor) -> Tensor:
+    def _convert_subclass(self, mode: Mode, t: Tensor, convert: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        if convert is None:
+
+            def convert(inner: Tensor) -> Tensor:
+                return self.from_real_tensor(mode, inner)
+
+        # Held until the wrapper refers to it.
+        ragged = _symbolic.convert_ragged(mode, t, convert) if t.layout is torch.jagged else None
         # In this mode rather than the thread's: the wrapper's constructor may run operators on its fakes.
         entered = _C.EnteredFakeMode(mode._state)
         try:
             is_view = not t.is_inference() and t._is_view()
-            fake = self._replay_view(mode, t) if is_view else self._rebuild(mode, t)
+            fake = self._replay_view(t, convert) if is_view else self._rebuild(t, convert)
         finally:
             entered.leave()
         if t.is_leaf and t.grad is not None:
-            fake.grad = self.from_real_tensor(mode, t.grad)
+            fake.grad = convert(t.grad)
+        del ragged
         return _with_class_of(t, fake)
 
-    def _rebuild(self, mode: Mode, t: Tensor) -> Tensor:
+    def _rebuild(self, t: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
         """A wrapper like `t` around the fakes of what is inside it, with the same role in autograd."""
-        fake = rewrap(t, lambda inner: self.from_real_tensor(mode, inner))
+        fake = rewrap(t, convert)
         if fake.is_leaf and fake.requires_grad != t.requires_grad:
             fake.requires_grad_(t.requires_grad)
         return fake if t.is_leaf or not fake.is_leaf else with_history(fake)
 
-    def _replay_view(self, mode: Mode, t: Tensor) -> Tensor:
+    def _replay_view(self, t: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor:
         """The view of the fake of `t._base` that corresponds to `t`."""
         assert t._base is not None
-        base: Tensor = self.from_real_tensor(mode, t._base)
+        base = convert(t._base)
         if t.requires_grad and not t.is_leaf and not base.requires_grad:
             # `t` is a view of a view that requires gradients itself.
             with torch.no_grad():
                 base = base.view(base.shape).requires_grad_()
         with torch.set_grad_enabled(t.requires_grad and not t.is_leaf):
-            view: Tensor = t._view_func_unsafe(
-                base, None, lambda inner: None if inner is None else self.from_real_tensor(mode, inner)
-            )
+            view: Tensor = t._view_func_unsafe(base, None, lambda inner: None if inner is None else convert(inner))
         return view.requires_grad_() if t.requires_grad and t.is_leaf else view
 
     def from_meta_and_device(
@@ -230,16 +256,34 @@ class FakeTensorConverter:
         `pytype` and `dispatch_keys` are stored as attributes.
 
         Raises:
-            ValueError: `t` is not on the meta device.
-            UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
+            FakeArgumentError: `t` is not on the meta device, or `device` is, and the mode has `allow_meta=False`.
         """
+        if t.device.type != "meta":
+            raise FakeArgumentError(
+                f"from_meta_and_device: expected a meta tensor: tensor's device must be `meta`, got {t.device.type} "
+                "instead"
+            )
         refuse_meta(device, fake_mode)
-        fake = _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
+        if t._has_symbolic_sizes_strides:
+            with no_fake_mode():
+                fake = cast("FakeTensor", _symbolic.fake_of_meta(t, device, fake_mode))
+            _C.remember_converted(t, fake)
+        else:
+            fake = _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
         return keep_for_readers(fake, pytype, dispatch_keys)
 
     def set_tensor_memo(self, t: Tensor, v: Tensor) -> None:
         """Makes `v` the fake of `t`."""
         _C.remember_converted(t, v)
+
+    def add_constant_storage_mapping(self, fake_tensor: Tensor) -> None:
+        """Checks that the value of `fake_tensor` is known. The engine tracks the aliases of all such fakes.
+
+        Raises:
+            FakeArgumentError: The value is not known, or the tensor is real.
+        """
+        if not _C.is_plain_fake(fake_tensor) or _C.constant_of(fake_tensor) is None:
+            raise FakeArgumentError("add_constant_storage_mapping: expected a fake whose value is known")
 
     def invalidate_constant_aliases(self, tensor: Tensor) -> None:
         """Forgets the values of all fakes on the storage of `tensor`, a fake or a converted real tensor."""
@@ -249,7 +293,7 @@ class FakeTensorConverter:
 def refuse_meta(device: torch.device | str, mode: Mode) -> None:
     """Raises if `device` is meta and the mode does not allow it."""
     if torch.device(device).type == "meta" and not mode._state.allow_meta:
-        raise UnsupportedFakeTensorException(
+        raise FakeArgumentError(
             "FakeTensor: the meta device was requested in a mode with allow_meta=False; name the device to claim."
         )
 
@@ -261,6 +305,17 @@ def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys
     if dispatch_keys is not None:
         vars(fake)["dispatch_keys"] = dispatch_keys
     return fake
+
+
+SIZES_STAY_NUMBERS = (
+    "from_tensor: the sizes of wrappers, and of views that autograd has recorded, cannot be symbolic. Make those of "
+    "the wrapped or viewed tensor symbolic, and repeat the operation in the mode."
+)
+
+
+def is_recorded_view(fake: Tensor) -> bool:
+    """Whether autograd would view the base again, with the sizes that are recorded."""
+    return fake._is_view() and not fake.is_leaf
 
 
 def is_plain(t: Tensor) -> bool:

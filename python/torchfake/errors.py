@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 
 import torch
@@ -15,6 +16,7 @@ __all__ = [
     "DeviceNotFakedError",
     "DynamicOutputShapeException",
     "DynamicShapesError",
+    "FakeArgumentError",
     "FakeTensorDeviceMismatchError",
     "FakeTensorError",
     "MetadataMismatchError",
@@ -34,10 +36,21 @@ class FakeTensorError(RuntimeError):
     """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty.
 
     Instead of the message, the operator itself may be passed, as in the constructors of PyTorch's exceptions:
-    `DynamicOutputShapeException(torch.ops.aten.nonzero.default)`.
+    `DynamicOutputShapeException(torch.ops.aten.nonzero.default)`. Their keywords `func` and `reason` are accepted too.
     """
 
-    def __init__(self, message: str | torch._ops.OpOverload, op: str = "") -> None:
+    def __init__(
+        self,
+        message: str | torch._ops.OpOverload | None = None,
+        op: str = "",
+        *,
+        func: torch._ops.OpOverload | None = None,
+        reason: str | None = None,
+    ) -> None:
+        given = [each for each in (message, func, reason) if each is not None]
+        if len(given) != 1:
+            raise TypeError(f"{type(self).__name__}: expected one of message, func and reason, got {len(given)}")
+        (message,) = given
         super().__init__(str(message))
         if isinstance(message, torch._ops.OpOverload) and not op:
             op = message.name()  # type: ignore[no-untyped-call]
@@ -73,6 +86,12 @@ class DataDependentOutputException(FakeTensorError):
 class UnknownValuesError(DataAccessError, DataDependentOutputException):
     """`tolist()` of a fake whose values are unknown. PyTorch's FakeTensors call `item()` for each element there."""
 
+    @property
+    def func(self) -> torch._ops.OpOverload:
+        """The operator that `item()` calls."""
+        func: torch._ops.OpOverload = torch.ops.aten._local_scalar_dense.default
+        return func
+
 
 class DynamicOutputShapeException(FakeTensorError):
     """The shape of a result depends on unknown values: `nonzero`, `unique`, `x[mask]`."""
@@ -84,6 +103,13 @@ class UnsupportedOperatorException(FakeTensorError):
 
 class UnsupportedFakeTensorException(FakeTensorError):
     """A tensor that cannot be faked: nested, MKL-DNN."""
+
+
+class FakeArgumentError(UnsupportedFakeTensorException, ValueError, AssertionError):
+    """A fake cannot be made from these arguments: not a meta tensor, or a constant `Parameter`.
+
+    PyTorch raises an `AssertionError`.
+    """
 
 
 class DeviceMismatchError(FakeTensorError):
@@ -129,6 +155,31 @@ class UnbackedSymbolError(DataDependentOutputException):
     """A decision depends on a symbol without a hint, whose value depends on data."""
 
 
+class _GuardError(UnbackedSymbolError):
+    """Makes `UnbackedSymbolError` PyTorch's class as well, which programs catch. Derived once that can be imported."""
+
+    made: type[UnbackedSymbolError] | None = None
+
+    def __init__(self, message: str, op: str = "") -> None:
+        super().__init__(message, op)
+        self.args = (message,)
+        self.cond = message  # PyTorch's is the condition in sympy
+
+    def __reduce__(self) -> tuple[type[FakeTensorError], tuple[str, str]]:
+        return UnbackedSymbolError, (str(self), self.op)
+
+
+def _unbacked_symbol_error() -> type[UnbackedSymbolError]:
+    """The class to raise. Nobody can name PyTorch's class before its module, which is slow to import, is there."""
+    theirs = sys.modules.get("torch.fx.experimental.symbolic_shapes")
+    if theirs is None:
+        return UnbackedSymbolError
+    if _GuardError.made is None:
+        bases = (_GuardError, theirs.GuardOnDataDependentSymNode)
+        _GuardError.made = type("UnbackedSymbolError", bases, {"__module__": __name__})
+    return _GuardError.made
+
+
 class DeviceNotFakedError(FakeTensorError):
     """A device that this machine does not have was requested in a mode with `fake_cuda=False`."""
 
@@ -155,8 +206,22 @@ _BY_KIND: tuple[type[FakeTensorError], ...] = (
 _OF_UNKNOWN_VALUES = (DataAccessError, DataDependentOutputException, DynamicOutputShapeException)
 
 
+#: The errors whose text is only the operator in PyTorch: `aten.nonzero.default`.
+_OF_OPERATORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+
+
+def _in_torch_ops(op: str) -> str:
+    """An operator's name as `torch.ops` prints it: `aten.nonzero.default` for `aten::nonzero`."""
+    name = op.replace("::", ".")
+    return name if "." in op else f"{name}.default"
+
+
 def _make_exception(kind: int, op: str, message: str) -> FakeTensorError:
     error = _BY_KIND[kind]
+    if error in _OF_OPERATORS and "::" in op:
+        message += f" ({_in_torch_ops(op)})"
+    if error is UnbackedSymbolError:
+        error = _unbacked_symbol_error()
     return error(explained(message, error) if error in _OF_UNKNOWN_VALUES else message, op)
 
 

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch._subclasses.meta_utils import is_sparse_any
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from torchfake import _C
+from torchfake import _C, _symbolic
 from torchfake.converter import keep_for_readers, refuse_meta
-from torchfake.errors import MixedModesError, RealTensorError
+from torchfake.errors import FakeArgumentError, MixedModesError, RealTensorError
 from torchfake.helpers import note_where_made
 from torchfake.modes import Mode, current_mode, mode_of, no_fake_mode
 from torchfake.modes import fake_mode as _fake_mode
@@ -157,7 +157,10 @@ def detect_fake_mode(inputs: object = None) -> Mode | None:
         if found is None:
             found = mode
         elif found._state.exclusive or mode._state.exclusive:
-            raise MixedModesError("detect_fake_mode: the inputs belong to different modes")
+            raise MixedModesError(
+                "detect_fake_mode: the inputs belong to different modes: the fake mode of one doesn't match mode of "
+                "another, or the active one"
+            )
     return found
 
 
@@ -387,18 +390,19 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
 
         Raises:
             TypeError: The mode, `elem` or the device is missing.
-            ValueError: `elem` is not on the meta device, the mode does not track the value, or two different devices
-                are given.
-            UnsupportedFakeTensorException: `device` is meta, and the mode has `allow_meta=False`.
+            FakeArgumentError: `elem` is not on the meta device, or `device` is, and the mode has `allow_meta=False`.
+            ValueError: The mode does not track the value, or two different devices are given.
         """
         mode, elem = _mode_and_elem(fake_mode_or_elem, elem, fake_mode)
         claimed = _one_device({"device": device, "fake_device": fake_device, "_fake_device": _fake_device}, mode)
         if elem.device.type != "meta":
-            raise ValueError(f"FakeTensor: expected a meta tensor, got one on {elem.device}")
+            raise FakeArgumentError(
+                f"FakeTensor: expected a meta tensor: elem.device.type must be 'meta', got {elem.device.type}"
+            )
         refuse_meta(claimed, mode)
         value = _value_to_keep(mode, constant, real_tensor)
         with no_fake_mode():  # detached, so that the converter does not remember the fake for `elem`
-            fake = _C.from_meta_and_device(_meta_of(elem), claimed, mode._state)
+            fake = cast("FakeTensor", _symbolic.fake_of_meta(_meta_of(elem), claimed, mode))
         if value is not None:
             write_value(value, fake)
         fake.requires_grad_(elem.requires_grad if requires_grad is None else requires_grad)
@@ -451,7 +455,7 @@ def extract_tensor_metadata(t: Tensor) -> TensorMetadata:
         memory_format = None
     return TensorMetadata(
         dtype=t.dtype,
-        shape=tuple(t.shape),
+        shape=t.shape,
         stride=() if sparse else tuple(t.stride()),
         device=t.device,
         layout=t.layout,

@@ -7,18 +7,20 @@ import copy
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch.nested._internal import nested_tensor
+from torch.nested._internal.nested_int import NestedIntNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchfake import _C, _symbolic, cache
-from torchfake.converter import FakeTensorConverter
+from torchfake.cache import CacheInfo
+from torchfake.converter import SIZES_STAY_NUMBERS, FakeTensorConverter, is_recorded_view
 from torchfake.errors import DynamicShapesError
 from torchfake.fake import FakeTensor
 from torchfake.modes import Mode, current_mode, no_fake_mode
@@ -51,12 +53,34 @@ class _StateFlag(Generic[Value]):
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, mode: FakeTensorMode, owner: type | None = None) -> Value:
+    def __get__(self, mode: FakeTensorMode | None, owner: type | None = None) -> Value:
+        if mode is None:
+            return self  # type: ignore[return-value]  # as a property does: for help() and mocks
         value: Value = getattr(mode._state, self._name)
         return value
 
     def __set__(self, mode: FakeTensorMode, value: Value) -> None:
         setattr(mode._state, self._name, value)
+
+
+class _CacheCounter:
+    """A counter of the shape cache, read from the class or from a mode."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, mode: object, owner: type | None = None) -> Any:
+        return getattr(cache.cache_info(), self._field)
+
+
+class _CacheEntries:
+    """The entries of the shape cache, which can be counted and dropped."""
+
+    def __len__(self) -> int:
+        return cache.cache_info().size
+
+    def clear(self) -> None:
+        cache.clear_cache()
 
 
 class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -261,8 +285,8 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Raises:
             UnsupportedFakeTensorException: `tensor` is nested or in a layout of MKL-DNN.
-            DynamicShapesError: Symbols are requested but the mode has no `shape_env`, or the tensor is a view or a
-                wrapper, or was converted before.
+            DynamicShapesError: Symbols are requested but the mode has no `shape_env`, or the tensor is a wrapper or a
+                view that autograd has recorded, or was converted before.
             ValueError: One name for two sizes, a context together with `dynamic` or `static_shapes=True`, or a context
                 for another number of dimensions.
         """
@@ -283,14 +307,14 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.fake_tensor_converter.from_real_tensor(
                 self, tensor, shape_env=self.shape_env, source=source, symbolic_context=symbolic_context, trace=trace
             )
+        names = _names_of_dims(dynamic, tensor.dim()) if dynamic else {}
         known = _C.find_converted(tensor, self._state) if dynamic and not self.is_our_fake(tensor) else None
         fake = self.fake_tensor_converter.from_real_tensor(self, tensor, source=source, trace=trace)
-        return self._with_dynamic(tensor, fake, dynamic, source, known is not None) if dynamic else fake
+        return self._with_dynamic(tensor, fake, names, source, known is not None) if dynamic else fake
 
     def _with_dynamic(
-        self, tensor: Tensor, fake: FakeTensor, dynamic: Sequence[int] | Mapping[int, str], source: object, known: bool
+        self, tensor: Tensor, fake: FakeTensor, names: dict[int, str], source: object, known: bool
     ) -> FakeTensor:
-        names = dict(dynamic) if isinstance(dynamic, Mapping) else dict.fromkeys(dynamic, "")
         if self.shape_env is None:
             raise DynamicShapesError(
                 "from_tensor: `dynamic` needs a mode with a shape_env: FakeTensorMode(shape_env=...)."
@@ -300,8 +324,8 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "from_tensor: the tensor has been converted before, and the sizes of its fake cannot change; give "
                 "`dynamic` the first time."
             )
-        if not _C.is_plain_fake(fake) or fake._is_view():
-            raise DynamicShapesError("from_tensor: the sizes of views and of wrappers cannot be symbolic.")
+        if not _C.is_plain_fake(fake) or is_recorded_view(fake):
+            raise DynamicShapesError(SIZES_STAY_NUMBERS)
         if not isinstance(self.shape_env, _C.ShapeEnv):
             raise DynamicShapesError(
                 "from_tensor: `dynamic` names symbols of a torchfake.ShapeEnv; with PyTorch's, give a symbolic_context."
@@ -318,21 +342,30 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.numel() <= CONSTANT_NUMEL_LIMIT and tensor.device.type != "meta" and not self.is_our_fake(tensor)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
-        """The symbol for the ragged size of a jagged tensor.
+        """A nested integer, the ragged size of jagged tensors; a symbol if `shape_env` is PyTorch's.
 
-        Raises:
-            DynamicShapesError: Always, while modes have no `shape_env`.
+        Args:
+            nt_tensor_id: Its number: equal numbers are equal sizes. By default one that no other nested integer has.
         """
-        raise DynamicShapesError(
-            "create_symbolic_nested_int: a nested integer is a symbol, and symbolic sizes are not supported yet."
-        )
+        if nt_tensor_id is None:
+            nt_tensor_id = max(self.nt_tensor_id_counter, nested_tensor._tensor_id_counter)
+            self.nt_tensor_id_counter = nested_tensor._tensor_id_counter = nt_tensor_id + 1
+        number = torch.SymInt(NestedIntNode(nt_tensor_id, 1))  # type: ignore[no-untyped-call]
+        if self.shape_env is None or isinstance(self.shape_env, _C.ShapeEnv):
+            return number
+        return _symbolic.nested_symbol(self.shape_env, number)
 
     def reset_nt_tensor_id_counter(self) -> None:
         """Resets the counter of nested tensors' ids to what it was when the mode was created."""
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
 
+    cache_hits = _CacheCounter("hits")
+    cache_misses = _CacheCounter("misses")
+    cache_bypasses = _CacheCounter("bypasses")
+    cache = _CacheEntries()
+
     @classmethod
-    def cache_info(cls) -> cache.CacheInfo:
+    def cache_info(cls) -> CacheInfo:
         """The counters and contents of the shape cache, which all modes share."""
         return cache.cache_info()
 
@@ -345,6 +378,22 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def is_infra_mode(cls) -> bool:
         """As in PyTorch: the mode is below those of users."""
         return True
+
+
+def _names_of_dims(dynamic: object, rank: int) -> dict[int, str]:
+    """The argument `dynamic` of `from_tensor`: the names of the symbols by dimension."""
+    if not isinstance(dynamic, Iterable) or isinstance(dynamic, str):
+        raise TypeError(
+            f"dynamic: expected dimensions, or a mapping of them to names, got {type(dynamic).__qualname__} {dynamic!r}"
+        )
+    names = dict(dynamic) if isinstance(dynamic, Mapping) else dict.fromkeys(dynamic, "")
+    found: dict[int, int] = {}
+    for dim, name in names.items():
+        if not isinstance(dim, int) or not isinstance(name, str):
+            raise TypeError(f"dynamic: expected an int as dimension and a str as name, got {dim!r}: {name!r}")
+        if found.setdefault(dim % rank if -rank <= dim < rank else dim, dim) != dim:
+            raise ValueError(f"dynamic: {found[dim % rank]} and {dim} are the same dimension")
+    return names
 
 
 @contextlib.contextmanager

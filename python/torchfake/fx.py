@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor as PyTorchsFakeTensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import node as fx_node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.node import Target, map_aggregate
 from torch.fx.traceback import has_preserved_node_meta
@@ -26,6 +27,9 @@ from torchfake.interop import from_pytorch_fake
 from torchfake.modes import Mode, current_mode
 
 __all__ = ["FakeTensorProp"]
+
+#: map_arg, without its check of the function that it applies.
+_map_arg = getattr(fx_node, "_fx_map_arg", fx_node.map_arg)
 
 
 def _find_mode(args: Any, module: nn.Module) -> Mode | None:
@@ -112,7 +116,13 @@ class FakeTensorProp(Interpreter):
     """
 
     def __init__(self, module: GraphModule, mode: Mode | None = None) -> None:
-        super().__init__(module)
+        if not isinstance(module, GraphModule):
+            raise TypeError(f"FakeTensorProp: expected a GraphModule, got {type(module).__qualname__}")
+        if mode is not None and not isinstance(mode, Mode):
+            raise TypeError(f"FakeTensorProp: expected a mode of torchfake, got {type(mode).__qualname__}")
+        super().__init__(module, garbage_collect_values=False)  # computed faster below
+        self.garbage_collect_values = True
+        self.user_to_last_uses = _last_uses(self.graph)
         self._finds_mode = mode is None
         self._use(mode or FakeTensorMode())
         self._constants = {
@@ -174,6 +184,14 @@ class FakeTensorProp(Interpreter):
                 return self.graph.process_outputs(result) if enable_io_processing else result
         return None
 
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The values of the node's arguments, as `Interpreter` finds them."""
+        try:
+            load = self.env.__getitem__
+            return _map_arg(n.args, load), _map_arg(n.kwargs, load) if n.kwargs else {}
+        except KeyError:
+            return super().fetch_args_kwargs_from_env(n)  # names the node that is missing
+
     def run_node(self, n: Node) -> Any:
         """Runs one node and stores its `val`."""
         if has_preserved_node_meta():
@@ -183,7 +201,11 @@ class FakeTensorProp(Interpreter):
         env = self._mode.shape_env
         if env is not None:
             symbolic_shapes.rebind_unbacked(env, n, result)
-        val = self._snapshot(result) if isinstance(result, Tensor) else map_aggregate(result, self._snapshot)
+        if isinstance(result, Tensor):
+            of_mode = _C.is_plain_fake(result) and _C.mode_of(result) is self._mode._state
+            val = _alias(result) if of_mode else self._snapshot(result)
+        else:
+            val = map_aggregate(result, self._snapshot)
         if val is not None:
             n.meta["val"] = val
             bindings = None if env is None else symbolic_shapes.compute_unbacked_bindings(env, result)
@@ -204,7 +226,8 @@ class FakeTensorProp(Interpreter):
             subgraph, identifier, *operands = args
             self.seen_subgraphs.add(identifier)
             return subgraph(*operands)
-        return super().call_function(target, args, kwargs)
+        assert not isinstance(target, str)
+        return target(*args, **kwargs)
 
     def call_module(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls the module with its parameters and buffers replaced by fakes of the mode."""
@@ -246,6 +269,18 @@ class FakeTensorProp(Interpreter):
         if kwargs:
             args = tuple(arg_tree_leaves(*args, **kwargs))
         return self.run(*args)
+
+
+def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
+    """By node: those that no later node uses."""
+    found: dict[Node, list[Node]] = {}
+    seen: set[Node] = set()
+    for node in reversed(graph.nodes):
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                found.setdefault(node, []).append(used)
+    return found
 
 
 def _alias(fake: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -261,17 +260,10 @@ def leave_pytorchs_mode(original: Callable[..., Any], self: Any, *error: Any) ->
             stack.pop()[2].leave()
 
 
-# The ShapeEnv of the conversion in progress, whose sizes must not be symbolic.
-_refused_shape_env: ContextVar[Any] = ContextVar("_refused_shape_env", default=None)
-
-
 def from_tensor(original: Callable[..., Tensor], self: PyTorchsMode, tensor: Tensor, **options: Any) -> Tensor:
-    """Makes `create_symintnode` refuse symbolic sizes: PyTorch calls factories to describe a tensor, in our mode."""
-    token = _refused_shape_env.set(self.shape_env)
-    try:
+    """Suspends the mode: PyTorch describes a tensor by calling factories, with sizes that may be its own symbols."""
+    with no_fake_mode():
         return original(self, tensor, **options)
-    finally:
-        _refused_shape_env.reset(token)
 
 
 def trace(original: Callable[..., Any], self: Any, f: Callable[..., Any], *args: Any) -> Any:
@@ -283,14 +275,3 @@ def trace(original: Callable[..., Any], self: Any, f: Callable[..., Any], *args:
             "FakeTensorMode without a shape_env; trace with tracing_mode='fake'."
         )
     return original(self, f, *args)
-
-
-def create_symintnode(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Refuses only symbolic sizes: a ShapeEnv can also return integers."""
-    size = original(self, *args, **kwargs)
-    if self is _refused_shape_env.get() and isinstance(size, torch.SymInt):
-        raise DynamicShapesError(
-            "a tracer makes sizes symbolic (make_fx with tracing_mode='symbolic', dynamic_shapes) inside a mode of "
-            "torchfake, where they are not supported yet; trace with integer sizes, or outside the mode."
-        )
-    return size

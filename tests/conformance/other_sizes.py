@@ -2,6 +2,7 @@
 
     python tests/conformance/other_sizes.py --samples 2            # torchfake
     python tests/conformance/other_sizes.py --samples 2 --pytorch  # PyTorch's FakeTensorMode with its own ShapeEnv
+    python tests/conformance/other_sizes.py --samples 2 --compare  # both, sample by sample
     python tests/conformance/other_sizes.py --only conv gather
 
 Each size of 2 or more is a symbol, one per distinct size. The script searches for other sizes that the recorded guards
@@ -18,7 +19,9 @@ sample
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import random
 import sys
 import warnings
@@ -64,13 +67,21 @@ def order_of(tensor: torch.Tensor) -> list[int]:
 
 
 def at_sizes(tensor: torch.Tensor, values: dict[int, int]) -> torch.Tensor:
-    """A tensor like this one with other sizes, with its values repeated."""
+    """A tensor like this one with other sizes, with its values repeated, and laid out in the same way.
+
+    A stride that spans a whole dimension spans it again; others, and the offset, stay.
+    """
     sizes = [values.get(size, size) for size in tensor.shape]
-    strides, stride = [0] * len(sizes), 1
-    for dim in order_of(tensor):
-        strides[dim] = stride
-        stride *= max(sizes[dim], 1)
-    other = torch.empty_strided(sizes, strides, dtype=tensor.dtype)
+    strides = list(tensor.stride())
+    order = order_of(tensor)
+    for place, dim in enumerate(order):
+        for inner in reversed(order[:place]):
+            if tensor.shape[inner] > 1 and tensor.stride(dim) == tensor.shape[inner] * tensor.stride(inner):
+                strides[dim] = sizes[inner] * strides[inner]
+                break
+    steps = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True) if size > 0)
+    memory = torch.zeros(tensor.storage_offset() + steps + 1, dtype=tensor.dtype)
+    other = memory.as_strided(sizes, strides, tensor.storage_offset())
     flat = tensor.detach().reshape(-1)
     if other.numel() > 0 and flat.numel() > 0:
         times = -(-other.numel() // flat.numel())
@@ -90,6 +101,9 @@ class OurSymbols:
 
         self.env = ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.env)
+
+    def dispatching(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         names = {dim: symbol_of(size) for dim, size in enumerate(tensor.shape) if size >= 2}
@@ -118,10 +132,17 @@ class PyTorchsSymbols:
         self.mode = FakeTensorMode(shape_env=self.env)
         self.symbols: dict[int, Any] = {}
 
+    def dispatching(self) -> contextlib.AbstractContextManager[Any]:
+        """As PyTorch's own tracers run with symbols."""
+        from torch._dispatch.python import enable_python_dispatcher
+
+        return enable_python_dispatcher()
+
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-        dims = [DimDynamic.DYNAMIC if size >= 2 else DimDynamic.STATIC for size in tensor.shape]
+        # Equal sizes share a symbol, as in OurSymbols.
+        dims = [DimDynamic.DUCK if size >= 2 else DimDynamic.STATIC for size in tensor.shape]
         fake = self.mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims))
         for size, symbol in zip(tensor.shape, fake.shape, strict=True):
             if not isinstance(symbol, int):
@@ -129,7 +150,9 @@ class PyTorchsSymbols:
         return fake
 
     def replaced(self, expr: Any, values: dict[int, int]) -> Any:
-        known = {symbol: values[size] for size, symbol in self.symbols.items()}
+        import sympy
+
+        known = {symbol: sympy.Integer(values[size]) for size, symbol in self.symbols.items()}
         return self.env.simplify(expr).xreplace(known).xreplace(known)
 
     def allows(self, values: dict[int, int]) -> bool:
@@ -186,7 +209,7 @@ def judge(op: Callable[..., Any], arguments: Any, engine: str, seed: int, backwa
     symbols = PyTorchsSymbols() if engine == "pytorch" else OurSymbols()
     try:
         fakes = tree_map(lambda leaf: symbols.fake(leaf) if is_tensor(leaf) else leaf, arguments)
-        with symbols.mode:
+        with symbols.mode, symbols.dispatching():
             outputs = op(fakes)
             result = geometry(outputs) + (geometry(gradients(outputs, fakes)) if backward else [])
     except Exception as error:
@@ -227,11 +250,14 @@ def judge(op: Callable[..., Any], arguments: Any, engine: str, seed: int, backwa
     return ("unreal", refused) if tried else ("specialised", symbols.explain())
 
 
-def run(only: list[str], samples: int, engine: str, backward: bool) -> dict[str, list[str]]:
-    """The samples grouped by outcome."""
+Findings = dict[str, dict[str, tuple[str, str]]]
+
+
+def run(only: list[str], samples: int, engines: list[str], backward: bool) -> Findings:
+    """By sample, what was found with each engine: the outcome, and the reason."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    found: dict[str, list[str]] = {}
+    found: Findings = {}
     for opinfo in op_db:
         name = opinfo.name + (f".{opinfo.variant_test_name}" if opinfo.variant_test_name else "")
         if only and not any(part in name for part in only):
@@ -239,30 +265,55 @@ def run(only: list[str], samples: int, engine: str, backward: bool) -> dict[str,
         torch.manual_seed(0)
         try:
             for index, (op, arguments) in enumerate(samples_of(opinfo, samples)):
-                try:
-                    verdict, why = judge(op, arguments, engine, index, backward)
-                except Exception as error:
-                    verdict, why = "unreal", f"{type(error).__name__}: {error}"[:200]
-                found.setdefault(verdict, []).append(f"{name} [{index}] {why}")
+                found[f"{name} [{index}]"] = {
+                    engine: judge_safely(op, arguments, engine, index, backward) for engine in engines
+                }
         except Exception as error:
-            found.setdefault("unreal", []).append(f"{name} samples: {type(error).__name__}")
+            found[f"{name} samples"] = {engine: ("unreal", type(error).__name__) for engine in engines}
     return found
+
+
+def judge_safely(
+    op: Callable[..., Any], arguments: Any, engine: str, seed: int, backward: bool = True
+) -> tuple[str, str]:
+    """As judge(); errors of the real operator, or of the script, are reasons not to count a sample."""
+    try:
+        return judge(op, arguments, engine, seed, backward)
+    except Exception as error:
+        return "unreal", f"{type(error).__name__}: {error}"[:200]
+
+
+def report(found: Findings, engines: list[str]) -> None:
+    """Prints every sample that does not hold with the first engine, and how often each outcome occurs."""
+    for verdict in ("specialised", "wrong", "raised", "unreal"):
+        for name, verdicts in found.items():
+            if verdicts[engines[0]][0] == verdict:
+                others = "".join(f" ({engine}: {verdicts[engine][0]})" for engine in engines[1:])
+                print(f"{verdict:12}{name}{others} {verdicts[engines[0]][1]}")
+    for engine in engines:
+        print(engine, dict(Counter(verdicts[engine][0] for verdicts in found.values())))
+    if len(engines) == 2:
+        pairs = Counter(tuple(verdicts[engine][0] for engine in engines) for verdicts in found.values())
+        print(f"\n{engines[0]:16}{engines[1]:16}samples")
+        for (ours, theirs), count in sorted(pairs.items()):
+            print(f"{ours:16}{theirs:16}{count}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="parts of operators' names")
     parser.add_argument("--samples", type=int, default=2, help="of each operator")
-    parser.add_argument("--pytorch", action="store_true", help="PyTorch's symbolic fakes instead of torchfake's")
+    engines = parser.add_mutually_exclusive_group()
+    engines.add_argument("--pytorch", action="store_true", help="PyTorch's symbolic fakes instead of torchfake's")
+    engines.add_argument("--compare", action="store_true", help="both on the same samples")
     parser.add_argument("--forward", action="store_true", help="leave the gradients out")
     parser.add_argument("--json", help="write the findings to this file")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    found = run(options.only, options.samples, "pytorch" if options.pytorch else "torchfake", not options.forward)
-    for verdict in ("specialised", "wrong", "raised", "unreal"):
-        for line in found.get(verdict, []):
-            print(f"{verdict:12}{line}")
-    print(dict(Counter({verdict: len(lines) for verdict, lines in found.items()})))
+    logging.disable(logging.ERROR)  # PyTorch's tracebacks of what is counted here
+    chosen = ["torchfake", "pytorch"] if options.compare else ["pytorch"] if options.pytorch else ["torchfake"]
+    found = run(options.only, options.samples, chosen, not options.forward)
+    report(found, chosen)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

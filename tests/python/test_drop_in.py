@@ -1,9 +1,11 @@
 """The properties that code written for `torch._subclasses.fake_tensor` relies on, with the import renamed."""
 
 import gc
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torchfake import (
     DeviceMismatchError,
     DynamicOutputShapeException,
     DynamicShapesError,
+    FakeArgumentError,
     FakeTensor,
     FakeTensorConfig,
     FakeTensorMode,
@@ -112,14 +115,20 @@ def test_a_memo_ends_with_a_write_and_with_an_epoch() -> None:
     assert ragged.__get__(x) is None
 
 
-def test_nested_integers_are_refused_by_name_and_kept_where_given() -> None:
+def test_nested_integers_are_made_once_and_kept_where_given() -> None:
     with FakeTensorMode():
         offsets: Any = torch.arange(3)
     assert offsets.nested_int_memo is None
-    with pytest.raises(DynamicShapesError, match="nested integer"):
-        offsets.get_nested_int()
+    made = offsets.get_nested_int()
+    assert isinstance(made, torch.SymInt) and made == offsets.get_nested_int() == offsets.nested_int_memo
     offsets.nested_int_memo = 5
     assert offsets.get_nested_int(coeff=2) == 10
+
+
+def test_the_class_of_modes_can_be_inspected() -> None:
+    members = dict(inspect.getmembers(FakeTensorMode))
+    assert {"epoch", "allow_meta", "cache_hits", "from_tensor"} <= set(members)
+    assert create_autospec(FakeTensorMode).from_tensor is not None
 
 
 # ---- The constructor -------------------------------------------------------------------------------------------------
@@ -160,6 +169,33 @@ def test_the_device_of_a_fake_can_be_set() -> None:
         assert fake.device.type == "cpu" and fake.untyped_storage().device.type == "cpu"
 
 
+def test_a_constant_needs_no_mapping() -> None:
+    mode = FakeTensorMode()
+    converter = mode.fake_tensor_converter
+    constant = converter.from_real_tensor(mode, torch.tensor(3), make_constant=True)
+    converter.add_constant_storage_mapping(constant)
+    for other in (mode.from_tensor(torch.ones(2)), torch.tensor(3)):
+        with pytest.raises(FakeArgumentError, match="value is known"):
+            converter.add_constant_storage_mapping(other)
+
+
+# ---- The cache -------------------------------------------------------------------------------------------------------
+
+
+def test_the_counters_of_the_cache_are_attributes_of_the_class() -> None:
+    with FakeTensorMode() as mode:
+        x = torch.ones(3)
+        FakeTensorMode.cache_clear()
+        _ = x + x, x + x
+        with torchfake.disable_fake_tensor_cache(mode):
+            _ = x + x
+        assert (FakeTensorMode.cache_hits, FakeTensorMode.cache_misses, mode.cache_hits) == (1, 1, 1)
+        assert FakeTensorMode.cache_bypasses == {"cache disabled": 1}
+        assert len(FakeTensorMode.cache) == FakeTensorMode.cache_info().size == 1
+        FakeTensorMode.cache.clear()
+        assert len(FakeTensorMode.cache) == FakeTensorMode.cache_hits == 0
+
+
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 
@@ -174,11 +210,62 @@ def test_an_exception_is_built_from_the_operator(kind: type[torchfake.FakeTensor
     assert type(again) is kind and again.func is func
 
 
+def test_exceptions_take_the_keywords_of_pytorchs() -> None:
+    func = torch.ops.aten.nonzero.default
+    assert DynamicOutputShapeException(func=func).func is func
+    assert MetadataMismatchError(reason="why").reason == "why"
+    for arguments in ({}, {"func": func, "reason": "why"}):
+        with pytest.raises(TypeError, match="expected one of message, func and reason"):
+            MetadataMismatchError(**arguments)  # type: ignore[arg-type]
+
+
+NAMED_AS_IN_TORCH_OPS = {
+    "aten._local_scalar_dense.default": lambda x: x[0].item(),
+    "aten.nonzero.default": lambda x: x.nonzero(),
+    "aten._unique2.default": lambda x: x.unique(),
+    "aten.equal.default": lambda x: torch.equal(x, x + 1),
+    "aten.repeat_interleave.Tensor": lambda x: torch.repeat_interleave(x.long()),
+}
+
+
+@pytest.mark.parametrize("name", NAMED_AS_IN_TORCH_OPS)
+def test_errors_about_values_name_the_operator_as_torch_ops_does(name: str) -> None:
+    with FakeTensorMode():
+        x = torch.rand(3)
+        with pytest.raises((DataDependentOutputException, DynamicOutputShapeException), match=name) as error:
+            NAMED_AS_IN_TORCH_OPS[name](x)
+    assert str(error.value.func) == name
+
+
+def test_a_list_of_unknown_values_is_refused_as_item_is() -> None:
+    with FakeTensorMode(), pytest.raises(DataDependentOutputException) as error:
+        torch.rand(3).tolist()
+    assert error.value.func is torch.ops.aten._local_scalar_dense.default  # type: ignore[attr-defined]
+
+
+def test_what_pytorch_asserts_of_a_tensor_is_an_assertion_here_too() -> None:
+    mode, meta, real = FakeTensorMode(), torch.empty(2, device="meta"), torch.ones(2)
+    strict = FakeTensorMode(allow_meta=False)
+    convert = mode.fake_tensor_converter
+    refused: dict[str, Any] = {
+        r"elem\.device\.type must be 'meta', got cpu": lambda: FakeTensor(mode, real, "cpu"),
+        "tensor's device must be `meta`, got cpu": lambda: convert.from_meta_and_device(mode, real, "cpu"),
+        "from_tensor: a meta tensor was given": lambda: strict.from_tensor(meta),
+        "FakeTensor: the meta device was requested": lambda: FakeTensor(strict, meta, "meta"),
+        "a Parameter cannot": lambda: convert.from_real_tensor(mode, torch.nn.Parameter(real), make_constant=True),
+    }
+    for phrase, make in refused.items():
+        with pytest.raises(AssertionError, match=phrase) as error:
+            make()
+        assert isinstance(error.value, FakeArgumentError)
+
+
 def test_errors_have_pytorchs_phrases_and_classes() -> None:
     real = torch.ones(2)
     with FakeTensorMode() as mode:
         fake = torch.ones(2)
-        with pytest.raises(AssertionError, match="Please convert all Tensors to FakeTensors first") as refused:
+        phrase = "Please convert all Tensors to FakeTensors first or instantiate FakeTensorMode with 'allow_non"
+        with pytest.raises(AssertionError, match=phrase) as refused:
             _ = fake + real
         with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device.*found two different"):
             _ = fake + torch.ones(2, device="cuda")

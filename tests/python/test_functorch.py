@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from metadata import assert_like_real
+from metadata import assert_like_real, assert_same_metadata
 from torch import Tensor, func, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from torchfake import fake_mode, is_fake
+from torchfake import FakeTensorMode, fake_mode, is_fake
 
 
 def loss(x: Tensor) -> Tensor:
@@ -107,3 +107,20 @@ def test_transforms_work_on_fakes_outside_the_mode() -> None:
         x = torch.randn(5, 3, device="cuda:1")
     per_sample = func.vmap(func.grad(loss))(x)
     assert is_fake(per_sample) and per_sample.device == torch.device("cuda:1") and per_sample.shape == (5, 3)
+
+
+FORWARD: dict[str, Callable[[Tensor], Any]] = {
+    "jvp": lambda x: func.jvp(lambda x: x * 2, (x,), (x,)),
+    "jvp_of_two": lambda x: func.jvp(lambda x, y: x * y + 1, (x, x), (x, x)),
+    "jacfwd": lambda x: func.jacfwd(lambda x: (x * 2).sum())(x),
+    "jvp_of_vmap": lambda x: func.vmap(lambda row: func.jvp(lambda r: r * 2, (row,), (row,))[1])(x),
+    "hessian": lambda x: func.hessian(lambda x: (x**3).sum())(x),
+}
+
+
+@pytest.mark.parametrize("mode", [FakeTensorMode, fake_mode])
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_mode_works_on_fakes_outside_the_mode(mode: Any, name: str) -> None:
+    with mode():
+        x = torch.randn(2, 3)
+    assert_same_metadata(FORWARD[name](x), FORWARD[name](torch.randn(2, 3)))

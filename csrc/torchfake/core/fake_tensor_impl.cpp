@@ -124,6 +124,57 @@ void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
   memos_->set(kind, std::move(value), version_counter().current_version(), mode_->epoch);
 }
 
+// Note [Sizes read as numbers]
+// PyTorch's own code reads some sizes as numbers, mostly in decompositions that were never written for symbols: such a
+// size is fixed by a guard at the value that it has now, and only the size that is read:
+//
+//     torch.unsafe_chunk(x, 2) of (batch, seq)   guards `batch == 4`, and nothing about seq
+//
+// A symbol without a hint is an UnbackedSymbolError. Rejected: refusing such calls, as plain tensors do ("Cannot call
+// sizes() on tensor with symbolic sizes/strides"). The result is right wherever the guards hold.
+c10::IntArrayRef FakeTensorImpl::read_as_numbers(c10::SymIntArrayRef values, std::vector<int64_t> ReadNumbers::* place)
+    const {
+  std::vector<int64_t> numbers;
+  numbers.reserve(values.size());
+  for (const c10::SymInt& value : values) {
+    numbers.push_back(value.guard_int(__FILE__, __LINE__));
+  }
+  std::lock_guard<std::mutex> lock(memos_mutex());
+  if (read_numbers_ == nullptr) {
+    read_numbers_ = std::make_unique<ReadNumbers>();
+  }
+  std::vector<int64_t>& kept = (*read_numbers_).*place;
+  if (kept != numbers) {  // otherwise another thread may be reading it
+    kept = std::move(numbers);
+  }
+  return kept;
+}
+
+c10::IntArrayRef FakeTensorImpl::sizes_custom() const {
+  return has_symbolic_sizes_strides() && !matches_python_custom(SizesStridesPolicy::CustomSizes)
+      ? read_as_numbers(sym_sizes(), &ReadNumbers::sizes)
+      : TensorImpl::sizes_custom();
+}
+
+c10::IntArrayRef FakeTensorImpl::strides_custom() const {
+  return has_symbolic_sizes_strides() && !matches_python_custom(SizesStridesPolicy::CustomStrides)
+      ? read_as_numbers(sym_strides(), &ReadNumbers::strides)
+      : TensorImpl::strides_custom();
+}
+
+int64_t FakeTensorImpl::size_custom(int64_t dim) const {
+  return has_symbolic_sizes_strides() ? sym_size(dim).guard_int(__FILE__, __LINE__) : TensorImpl::size_custom(dim);
+}
+
+int64_t FakeTensorImpl::numel_custom() const {
+  return has_symbolic_sizes_strides() ? sym_numel().guard_int(__FILE__, __LINE__) : TensorImpl::numel_custom();
+}
+
+int64_t FakeTensorImpl::storage_offset_custom() const {
+  return has_symbolic_sizes_strides() ? sym_storage_offset().guard_int(__FILE__, __LINE__)
+                                      : TensorImpl::storage_offset_custom();
+}
+
 const char* FakeTensorImpl::tensorimpl_type_name() const {
   return "FakeTensorImpl";
 }

@@ -68,6 +68,12 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
 
  protected:
   c10::Device device_custom() const override;
+  // See Note [Sizes read as numbers].
+  c10::IntArrayRef sizes_custom() const override;
+  c10::IntArrayRef strides_custom() const override;
+  int64_t size_custom(int64_t dim) const override;
+  int64_t numel_custom() const override;
+  int64_t storage_offset_custom() const override;
   const char* tensorimpl_type_name() const override;
 
  private:
@@ -77,6 +83,13 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   c10::Device claimed_device_;
   ModePtr mode_;
   std::unique_ptr<ValueMemos> memos_;  // most fakes have none
+  // What sizes() and strides() return for symbols, if they were asked for.
+  struct ReadNumbers {
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+  };
+  c10::IntArrayRef read_as_numbers(c10::SymIntArrayRef values, std::vector<int64_t> ReadNumbers::* place) const;
+  mutable std::unique_ptr<ReadNumbers> read_numbers_;
 };
 
 // The fake behind a tensor, or null. Tests the type rather than the key: a plain TensorImpl may have copied a fake's

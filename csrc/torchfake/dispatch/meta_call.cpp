@@ -360,15 +360,30 @@ bool has_fake_impl(const Call& call) {
   return finder != nullptr && finder(call.op);
 }
 
-void fake_impl_call(Call& call, const ModePtr& mode) {
-  const FakeMode in_mode(mode);
+namespace {
+
+// The keys for a kernel that is run outside of any kernel.
+c10::impl::LocalDispatchKeySet outside_kernels() {
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   // When a TorchDispatchMode redispatches the call, these two are excluded; together with Python's keys, that would be
   // mistaken for no_dispatch() (is_kept_out).
   keys.excluded_ = (keys.excluded_ | kAboveKernels) - c10::DispatchKeySet(c10::DispatchKey::PreDispatch) -
       c10::DispatchKeySet(c10::DispatchKey::Functionalize);
-  const c10::impl::ForceDispatchKeyGuard guard(keys);
+  return keys;
+}
+
+}  // namespace
+
+void fake_impl_call(Call& call, const ModePtr& mode) {
+  const FakeMode in_mode(mode);
+  const c10::impl::ForceDispatchKeyGuard guard(outside_kernels());
   call_on_meta_key(call);
+}
+
+void composite_call(Call& call, c10::DispatchKey key, const ModePtr& mode) {
+  const FakeMode in_mode(mode);
+  const c10::impl::ForceDispatchKeyGuard guard(outside_kernels());
+  call.op.callBoxedForDispatchKey(key, *call.stack);
 }
 
 void nested_call(Call& call) {

@@ -34,6 +34,9 @@ bool has_fake_impl(const Call& call);
 // Runs it in `mode`: it sees fakes with their claimed devices, and chooses the devices of its results.
 void fake_impl_call(Call& call, const ModePtr& mode);
 
+// Runs the kernel on `key`, outside of any kernel, in `mode`: the operators that it calls are calls of their own.
+void composite_call(Call& call, c10::DispatchKey key, const ModePtr& mode);
+
 // Runs an operator called by a kernel: chooses kernels the same way, but takes and returns plain meta tensors.
 void nested_call(Call& call);
 

@@ -61,11 +61,18 @@ bool answer_with_new_symbols(Call& call, const ModePtr& mode) {
   if (!call.traits.data_dependent && !call.traits.dynamic_shape) {
     return false;
   }
+  const std::shared_ptr<SymbolSource> symbols = symbol_source_of(*mode);
+  if (symbols == nullptr || values_are_known(call, *mode)) {
+    return false;
+  }
+  // What follows from the call without values needs no symbol.
+  if ((call.traits.data_dependent || call.traits.memo) && call.traits.rule != nullptr &&
+      call.traits.rule(call, mode) == RuleResult::kAnswered) {
+    return true;
+  }
   const NewSymbolsFinder finder = g_finder.load(std::memory_order_acquire);
   const NewSymbolsRule rule = finder == nullptr ? nullptr : finder(call.traits);
-  const std::shared_ptr<SymbolSource> symbols = rule == nullptr ? nullptr : symbol_source_of(*mode);
-  if (symbols == nullptr || !(call.traits.data_dependent ? symbols->gives_values() : symbols->gives_sizes()) ||
-      values_are_known(call, *mode)) {
+  if (rule == nullptr || !(call.traits.data_dependent ? symbols->gives_values() : symbols->gives_sizes())) {
     return false;
   }
   // Copied: the argument that holds the mode may be destroyed during the call.

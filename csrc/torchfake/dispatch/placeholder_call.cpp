@@ -23,6 +23,16 @@ c10::SymInt PlaceholderCall::size_of(const c10::SymInt& value) const {
   return node == nullptr ? value : to_sym_int(placeholders_.env(), placeholders_.abstract(node->expr()));
 }
 
+// The key of a call leaves out where a tensor lies in its storage if the operator does not depend on it; such a number
+// may have symbols without a placeholder, and is replaced by its hint.
+c10::SymInt PlaceholderCall::place_of(const c10::SymInt& value) const {
+  SymExprNode* node = value.is_heap_allocated() ? as_expr_node(value.toSymNodeImplUnowned()) : nullptr;
+  if (node == nullptr || placeholders_.cover(node->expr())) {
+    return size_of(value);
+  }
+  return hint_of(value).value_or(0);
+}
+
 c10::IValue PlaceholderCall::argument_for(const c10::IValue& value) {
   if (value.isTensor()) {
     return value.toTensor().defined() ? c10::IValue(stand_in_for(value.toTensor())) : value;
@@ -86,7 +96,7 @@ at::Tensor PlaceholderCall::stand_in_for(const at::Tensor& tensor) {
     sizes.push_back(size_of(tensor.sym_size(dim)));
     strides.push_back(size_of(tensor.sym_stride(dim)));
   }
-  impl->set_sizes_and_strides(sizes, strides, size_of(tensor.sym_storage_offset()));
+  impl->set_sizes_and_strides(sizes, strides, place_of(tensor.sym_storage_offset()));
   if (fake->is_wrapped_number()) {
     impl->set_wrapped_number(true);
   }
@@ -102,7 +112,7 @@ c10::Storage PlaceholderCall::storage_like(const c10::Storage& storage, c10::Dev
     }
   }
   c10::Storage copy = new_fake_storage(bytes_now(*storage.unsafeGetStorageImpl()), device, nullptr);
-  if (const c10::SymInt nbytes = size_of(storage.sym_nbytes()); nbytes.is_heap_allocated()) {
+  if (const c10::SymInt nbytes = place_of(storage.sym_nbytes()); nbytes.is_heap_allocated()) {
     set_symbolic_bytes(copy.unsafeGetStorageImpl(), device, nbytes);
   }
   storages_.emplace_back(storage.unsafeGetStorageImpl(), copy);

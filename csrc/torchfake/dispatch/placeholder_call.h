@@ -16,6 +16,7 @@ class PlaceholderCall {
 
   // A number of the call as an expression of placeholders.
   c10::SymInt size_of(const c10::SymInt& value) const;
+  c10::SymInt place_of(const c10::SymInt& value) const;
 
  private:
   c10::IValue argument_for(const c10::IValue& value);

@@ -77,12 +77,22 @@ void set_numbers(SymbolicCall& call) {
   }
 }
 
-// Determines the sizes with the first rule that applies.
-void run_rules(SymbolicCall& call, const ModePtr& mode) {
+// Determines the sizes with the first rule that applies. Each sees only its own decisions: what another one asked before
+// it gave up need not hold.
+void run_rules(SymbolicCall& call, Placeholders& placeholders, const ModePtr& mode) {
   const SymbolicRule rule = symbolic_rules_of(call.call.traits).rule;
   const IgnoredSymbols ignored;  // for example those that the kernel on the Meta key creates internally
-  const bool has_say = (rule != nullptr && try_rule(call, [&] { return rule(call); })) ||
-      try_rule(call, [&] { return rule_of_meta_kernel(call, mode); });
+  const auto applies = [&](const std::function<bool()>& each) {
+    const size_t before = placeholders.decisions().size();
+    if (try_rule(call, each)) {
+      return true;
+    }
+    placeholders.forget_decisions_after(before);
+    return false;
+  };
+  const bool has_say = (rule != nullptr && applies([&] { return rule(call); })) ||
+      applies([&] { return rule_of_meta_kernel(call, mode); }) ||
+      applies([&] { return rule_of_composite(call, mode); });
   if (!has_say) {
     specialise(call.call);
     set_numbers(call);
@@ -175,6 +185,13 @@ ModePtr without_observer(const ModePtr& mode) {
   return c10::make_intrusive<ModeState>(std::move(options));
 }
 
+// Whether the call gives this argument other sizes, strides or bytes.
+bool is_moved(const CacheEntry& at_hints, int32_t input) {
+  return std::any_of(at_hints.changes.begin(), at_hints.changes.end(), [&](const InputChange& change) {
+    return change.input == input && change.geometry.has_value();
+  });
+}
+
 // Computes the outcome of a call from its outcome at the hints, `numbers`.
 std::unique_ptr<SymbolicOutcome> work_out(
     Call& call,
@@ -206,7 +223,13 @@ std::unique_ptr<SymbolicOutcome> work_out(
     before.emplace_back(argument.impl->sym_sizes().vec(), storage == nullptr ? c10::SymInt(0) : storage->sym_nbytes());
   }
   SymbolicCall symbolic(inner, std::move(outputs));
-  run_rules(symbolic, unobserved);
+  for (const OutputRecipe& recipe : at_hints.outputs) {
+    if (recipe.kind != OutputRecipe::Kind::kConstant) {
+      const bool is_kept = recipe.kind == OutputRecipe::Kind::kInput && !is_moved(at_hints, recipe.input);
+      symbolic.same_as.push_back(is_kept ? inner.tensors()[recipe.input].impl : nullptr);
+    }
+  }
+  run_rules(symbolic, placeholders, unobserved);
   const Keeping keeping(placeholders, key);
   size_t tensor = 0;
   for (size_t i = 0; i < at_hints.outputs.size(); ++i) {
@@ -225,17 +248,15 @@ std::unique_ptr<SymbolicOutcome> work_out(
     // An argument that is written to and keeps its sizes at the hints must keep them for all values: an out= argument
     // would be resized otherwise.
     const size_t itemsize = call.tensors()[recipe.input].impl->itemsize();
-    bool is_moved = false;
     for (size_t j = 0; j < at_hints.changes.size(); ++j) {
       const InputChange& change = at_hints.changes[j];
       if (change.input == recipe.input && change.geometry) {
-        is_moved = true;
         // A storage only grows.
         bytes_needed(*geometry, itemsize).sym_gt(before[recipe.input].second).guard_bool(__FILE__, __LINE__);
         outcome->changes[j] = keeping.of(*geometry, itemsize, change.geometry->nbytes);
       }
     }
-    if (!is_moved) {
+    if (!is_moved(at_hints, recipe.input)) {
       for (size_t dim = 0; dim < geometry->sizes.size(); ++dim) {
         geometry->sizes[dim].sym_eq(before[recipe.input].first[dim]).guard_bool(__FILE__, __LINE__);
       }
@@ -249,8 +270,9 @@ std::unique_ptr<SymbolicOutcome> work_out(
                });
       });
   if (has_other_changes) {
-    specialise(call);
+    specialise(inner);
   }
+  placeholders.record_decisions();
   outcome->decisions = placeholders.decisions();
   outcome->placeholders.assign(placeholders.list().begin(), placeholders.list().end());
   outcome->env = placeholders.env();

@@ -18,6 +18,7 @@ namespace torchfake {
 //
 //   the operator's own, in C++ (rules/symbolic_rules.cpp)
 //   the operator's kernel on the Meta key, Python's as a rule, run on fakes whose sizes are the placeholders
+//   the operator's composite kernel, run in the same way
 //   specialisation: guards that every symbolic number among the arguments has the value that it has now
 //
 // An unbacked symbol has no hint and takes an example value (number_for). A call with one, or with nodes of PyTorch's
@@ -37,6 +38,8 @@ class SymbolicCall {
 
   Call& call;
   const std::vector<at::Tensor> outputs;
+  // By output: the argument that it is, where the call leaves its sizes alone. Empty if that is not known.
+  std::vector<const c10::TensorImpl*> same_as;
 
   // The index of the argument with this name, or -1.
   int arg_named(std::string_view name) const;
@@ -50,8 +53,8 @@ class SymbolicCall {
   c10::SymInt integer(size_t index) const;
   Sizes integers(size_t index) const;
 
-  // Sets the sizes of an output. Its strides are those of a dense tensor with the order of dimensions of the stand-in's
-  // output.
+  // Sets the sizes of an output. Its strides are those of the argument that it is, or of a dense tensor with the order of
+  // dimensions of the stand-in's output.
   void set_output(size_t index, c10::SymIntArrayRef sizes);
   // Sets the sizes of all outputs.
   void set_outputs(c10::SymIntArrayRef sizes);
@@ -97,6 +100,8 @@ SymbolicRules symbolic_rules_of(const OpTraits& traits);
 
 // The rule for operators with a kernel on the Meta key: runs that kernel on fakes with placeholders.
 bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode);
+// The rule for operators with a kernel that all backends share, or only with a decomposition: runs it in the same way.
+bool rule_of_composite(SymbolicCall& call, const ModePtr& mode);
 
 // Whether a size or a number among the arguments is symbolic.
 bool has_symbols(const Call& call);

@@ -1,21 +1,23 @@
-// The symbolic rule for operators without their own: the kernel on the Meta key. See Note [Symbolic calls].
+// The symbolic rules for operators without their own: their kernels on symbols. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
 
+#include <functional>
+
 namespace torchfake {
 
-bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
+namespace {
+
+// Runs a kernel of the operator on fakes with placeholders, and takes the sizes of its results.
+bool rule_of_kernel(SymbolicCall& call, const std::function<void(Call&)>& kernel) {
   const Call& asked = call.call;
-  if (!asked.traits.is_builtin || !asked.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    return false;
-  }
   // Copied: a kernel consumes its arguments, and the call may still have to be specialised.
   torch::jit::Stack stack(asked.stack->end() - static_cast<ptrdiff_t>(asked.num_args()), asked.stack->end());
   Call copy(asked.op, asked.traits, asked.keys, &stack);
   // Outside any kernel: the calls that it makes are handled as symbolic calls.
   CallContext context;
-  fake_impl_call(copy, mode);
+  kernel(copy);
   size_t index = 0;
   const auto take = [&](const at::Tensor& made) {
     const size_t i = index++;
@@ -39,6 +41,26 @@ bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
     }
   }
   return index == call.outputs.size();
+}
+
+}  // namespace
+
+bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
+  const Call& asked = call.call;
+  return asked.traits.is_builtin && asked.op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
+      rule_of_kernel(call, [&](Call& copy) { fake_impl_call(copy, mode); });
+}
+
+bool rule_of_composite(SymbolicCall& call, const ModePtr& mode) {
+  const Call& asked = call.call;
+  if (!asked.traits.is_builtin || asked.traits.mutates) {
+    return false;  // one that fails must leave the arguments as they were
+  }
+  std::optional<c10::DispatchKey> key = find_composite_key(asked.op);
+  if (!key && asked.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    key = c10::DispatchKey::CompositeImplicitAutograd;
+  }
+  return key && rule_of_kernel(call, [&](Call& copy) { composite_call(copy, *key, mode); });
 }
 
 }  // namespace torchfake

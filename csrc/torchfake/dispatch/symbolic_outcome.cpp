@@ -118,8 +118,13 @@ bool SymbolicOutcome::agrees(const SymbolicKey& key) const {
   c10::SmallVector<ExprPtr, 8> questions;
   for (const Placeholders::Decision& decision : decisions) {
     questions.push_back(replace_symbols(env.pool(), decision.expr, placeholders, key.symbols()));
-    const bool follows_from_hints = decision.asking != Asking::kStatically && env.hint(questions.back()).has_value();
-    if (!follows_from_hints && env.peek(questions.back(), decision.asking) != std::optional(decision.answer)) {
+    if (decision.asking == Asking::kStatically) {
+      // Records nothing, but a call around this one depends on it as well.
+      if (env.decide(questions.back(), decision.asking) != decision.answer) {
+        return false;
+      }
+    } else if (
+        !env.hint(questions.back()) && env.peek(questions.back(), decision.asking) != std::optional(decision.answer)) {
       return false;
     }
   }

@@ -66,6 +66,9 @@ void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
   if (!output.defined() || static_cast<size_t>(output.dim()) != sizes.size()) {
     return;
   }
+  if (index < same_as.size() && same_as[index] != nullptr) {
+    return set_geometry(index, sizes, same_as[index]->sym_strides(), same_as[index]->sym_storage_offset());
+  }
   Sizes strides(sizes.size());
   c10::SymInt stride = 1;
   for (const int64_t dim : by_stride(output.sizes(), output.strides())) {

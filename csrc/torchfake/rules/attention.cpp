@@ -46,16 +46,17 @@ bool needs_grad(const Attention& a) {
 // Requirements of both fused kernels on their inputs.
 bool fits_fused(const Attention& a) {
   for (const at::Tensor* tensor : {&a.query, &a.key, &a.value}) {
-    if (tensor->dim() != 4 || tensor->stride(-1) != 1 || tensor->numel() == 0 ||
-        tensor->scalar_type() != a.query.scalar_type() || tensor->size(0) != a.query.size(0)) {
+    if (tensor->dim() != 4 || tensor->sym_stride(-1) != 1 || tensor->sym_numel() == 0 ||
+        tensor->scalar_type() != a.query.scalar_type() || tensor->sym_size(0) != a.query.sym_size(0)) {
       return false;
     }
   }
-  if (a.mask && a.mask->dim() > 0 && a.mask->stride(-1) != 1) {
+  if (a.mask && a.mask->dim() > 0 && a.mask->sym_stride(-1) != 1) {
     return false;  // a bias permuted to this shape
   }
-  const bool same_heads = a.query.size(1) == a.key.size(1) && a.query.size(1) == a.value.size(1);
-  const bool grouped = a.enable_gqa && a.key.size(1) == a.value.size(1) && a.query.size(1) % a.key.size(1) == 0;
+  const bool same_heads = a.query.sym_size(1) == a.key.sym_size(1) && a.query.sym_size(1) == a.value.sym_size(1);
+  const bool grouped =
+      a.enable_gqa && a.key.sym_size(1) == a.value.sym_size(1) && a.query.sym_size(1) % a.key.sym_size(1) == 0;
   return same_heads || grouped;
 }
 
@@ -68,23 +69,23 @@ int64_t largest_head_of_cudnn(const Attention& a) {
   if (a.capability == 90) {
     return 256;
   }
-  return a.capability / 10 == 10 && a.query.size(-1) == 192 && a.value.size(-1) == 128 ? 192 : 128;
+  return a.capability / 10 == 10 && a.query.sym_size(-1) == 192 && a.value.sym_size(-1) == 128 ? 192 : 128;
 }
 
 bool fits_cudnn(const Attention& a) {
   if (a.capability < 80) {
     return false;
   }
-  const auto takes = [&](int64_t size) { return size % 8 == 0 && size <= largest_head_of_cudnn(a); };
+  const auto takes = [&](const c10::SymInt& size) { return size % 8 == 0 && size <= largest_head_of_cudnn(a); };
   return KernelEnvironment::enabled(KernelEnvironment::kCudnnSdp) && fits_fused(a) &&
-      is_low_precision(a.query.scalar_type()) && a.query.size(-1) == a.key.size(-1) && takes(a.query.size(-1)) &&
-      takes(a.value.size(-1)) && a.key.size(2) > 1 && !(a.query.size(2) == 1 && a.dropout > 0) &&
-      !(a.mask && a.mask->requires_grad());
+      is_low_precision(a.query.scalar_type()) && a.query.sym_size(-1) == a.key.sym_size(-1) &&
+      takes(a.query.sym_size(-1)) && takes(a.value.sym_size(-1)) && a.key.sym_size(2) > 1 &&
+      !(a.query.sym_size(2) == 1 && a.dropout > 0) && !(a.mask && a.mask->requires_grad());
 }
 
 // Consumer Ampere, Ada and Blackwell cards have too little shared memory for the backward of large heads.
 bool trains_with_flash(const Attention& a) {
-  const int64_t head = a.query.size(-1);
+  const c10::SymInt head = a.query.sym_size(-1);
   const bool has_less = (a.capability >= 86 && a.capability <= 89) || a.capability >= 120;
   const bool is_large = (head > 192 && head <= 224) || (head > 224 && a.dropout > 0);
   return !(has_less && is_large && needs_grad(a));
@@ -95,29 +96,29 @@ bool fits_flash(const Attention& a) {
     return false;
   }
   return KernelEnvironment::enabled(KernelEnvironment::kFlashSdp) && fits_fused(a) &&
-      is_low_precision(a.query.scalar_type()) && !a.mask && a.query.size(-1) == a.key.size(-1) &&
-      a.query.size(-1) == a.value.size(-1) && a.query.size(-1) <= 256 && trains_with_flash(a) &&
-      !(a.is_causal && a.query.size(2) != a.key.size(2) && a.query.size(2) > a.key.size(2));
+      is_low_precision(a.query.scalar_type()) && !a.mask && a.query.sym_size(-1) == a.key.sym_size(-1) &&
+      a.query.sym_size(-1) == a.value.sym_size(-1) && a.query.sym_size(-1) <= 256 && trains_with_flash(a) &&
+      !(a.is_causal && a.query.sym_size(2) != a.key.sym_size(2) && a.query.sym_size(2) > a.key.sym_size(2));
 }
 
 bool fits_efficient(const Attention& a) {
   const c10::ScalarType dtype = a.query.scalar_type();
   // Older cards have no tensor cores for this dtype and accept any size.
   const int64_t alignment = dtype == c10::kFloat ? (a.capability >= 80 ? 4 : 1) : 8;
-  const bool aligned = a.query.size(-1) % alignment == 0 && a.value.size(-1) % alignment == 0;
+  const bool aligned = a.query.sym_size(-1) % alignment == 0 && a.value.sym_size(-1) % alignment == 0;
   return KernelEnvironment::enabled(KernelEnvironment::kMemEfficientSdp) && fits_fused(a) && !a.enable_gqa &&
       (dtype == c10::kHalf || dtype == c10::kFloat || (dtype == c10::kBFloat16 && a.capability >= 80)) && aligned &&
-      a.query.size(-1) == a.key.size(-1);
+      a.query.sym_size(-1) == a.key.sym_size(-1);
 }
 
 at::Tensor pad_last_dim(const at::Tensor& tensor, int64_t multiple) {
-  const int64_t rest = tensor.size(-1) % multiple;
-  return rest == 0 ? tensor : at::constant_pad_nd(tensor, {0, multiple - rest}, 0);
+  const c10::SymInt rest = tensor.sym_size(-1) % multiple;
+  return rest == 0 ? tensor : at::constant_pad_nd_symint(tensor, {0, multiple - rest}, 0);
 }
 
 at::Tensor flash(const Attention& a) {
-  const int64_t size = a.query.size(-1);
-  const double scale = a.scale.value_or(1.0 / std::sqrt(static_cast<double>(size)));
+  const c10::SymInt size = a.query.sym_size(-1);
+  const double scale = a.scale.value_or(1.0 / std::sqrt(static_cast<double>(size.guard_int(__FILE__, __LINE__))));
   auto outputs = at::_scaled_dot_product_flash_attention(
       pad_last_dim(a.query, 8),
       pad_last_dim(a.key, 8),
@@ -127,7 +128,7 @@ at::Tensor flash(const Attention& a) {
       /*return_debug_mask=*/false,
       scale);
   const at::Tensor output = std::get<0>(outputs);
-  return size % 8 == 0 ? output : output.slice(-1, 0, size);
+  return size % 8 == 0 ? output : output.slice_symint(-1, 0, size);
 }
 
 // The attention mask as an additive bias, if there is one.
@@ -146,12 +147,12 @@ std::optional<at::Tensor> bias_of(const Attention& a) {
     return std::nullopt;
   }
   at::Tensor bias = *added_mask(a);
-  const int64_t keys = bias.size(-1);
-  const int64_t rest = keys % 16;
+  const c10::SymInt keys = bias.sym_size(-1);
+  const c10::SymInt rest = keys % 16;
   if (rest != 0) {
-    bias = at::constant_pad_nd(bias, {0, 16 - rest}, 0).slice(-1, 0, keys);
+    bias = at::constant_pad_nd_symint(bias, {0, 16 - rest}, 0).slice_symint(-1, 0, keys);
   }
-  return bias.expand({a.query.size(0), a.query.size(1), a.query.size(2), a.key.size(2)});
+  return bias.expand_symint({a.query.sym_size(0), a.query.sym_size(1), a.query.sym_size(2), a.key.sym_size(2)});
 }
 
 at::Tensor efficient(const Attention& a) {

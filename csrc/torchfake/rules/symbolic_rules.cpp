@@ -17,6 +17,9 @@ bool broadcast(Sizes& sizes, c10::SymIntArrayRef other) {
   const size_t shift = sizes.size() - other.size();
   for (size_t i = 0; i < other.size(); ++i) {
     c10::SymInt& size = sizes[shift + i];
+    if (size.sym_eq(other[i]).statically_known_true(__FILE__, __LINE__)) {
+      continue;  // whether it is one does not matter
+    }
     if (is_one(size)) {
       size = other[i];
     } else if (!is_one(other[i]) && !guard(size.sym_eq(other[i]))) {
@@ -52,9 +55,18 @@ bool pointwise(SymbolicCall& call) {
   return true;
 }
 
-bool like_first(SymbolicCall& call) {
+// Outputs of the sizes of this argument.
+template <size_t kArg>
+bool like(SymbolicCall& call) {
   call.guard_stride_order();
-  call.set_outputs(sizes_of(call.tensor(0)));
+  call.set_outputs(sizes_of(call.tensor(kArg)));
+  return true;
+}
+
+// (gradient, ..., self, ...): the gradient of `self`.
+bool like_self(SymbolicCall& call) {
+  call.guard_stride_order();
+  call.set_outputs(sizes_of(call.tensor(call.arg_named("self"))));
   return true;
 }
 
@@ -228,13 +240,11 @@ bool index_select(SymbolicCall& call) {
   return true;
 }
 
-// (self, indices): the broadcast sizes of the indices replace the dimensions they select from, or come first if these
-// are not adjacent.
-bool index(SymbolicCall& call) {
-  const Sizes before = sizes_of(call.tensor(0));
+// The broadcast sizes of the indices replace the dimensions they select from, or come first if these are not adjacent.
+// False for masks.
+bool indexed(const Sizes& before, const std::vector<std::optional<at::Tensor>>& indices, Sizes& sizes) {
   Sizes selected;
   std::vector<size_t> places;
-  const std::vector<std::optional<at::Tensor>> indices = call.arg(1).toOptionalTensorVector();
   if (indices.size() > before.size()) {
     return false;
   }
@@ -253,7 +263,6 @@ bool index(SymbolicCall& call) {
     return false;
   }
   const bool is_adjacent = places.back() - places.front() + 1 == places.size();
-  Sizes sizes;
   if (!is_adjacent) {
     sizes = selected;
   }
@@ -265,9 +274,59 @@ bool index(SymbolicCall& call) {
       sizes.push_back(before[dim]);
     }
   }
+  return true;
+}
+
+// (self, indices)
+bool index(SymbolicCall& call) {
+  Sizes sizes;
+  if (!indexed(sizes_of(call.tensor(0)), call.arg(1).toOptionalTensorVector(), sizes)) {
+    return false;
+  }
   call.guard_stride_order();
   call.set_outputs(sizes);
   return true;
+}
+
+// (self, indices, values, ...): the values must broadcast to what the indices select. A mask selects an unknown number.
+bool index_put(SymbolicCall& call) {
+  Sizes sizes;
+  if (indexed(sizes_of(call.tensor(0)), call.arg(1).toOptionalTensorVector(), sizes)) {
+    Sizes sum = sizes;
+    if (!broadcast(sum, call.tensor(2).sym_sizes()) || sum.size() != sizes.size()) {
+      return false;
+    }
+  }
+  return like<0>(call);
+}
+
+// (self, dim, index, src or value, ...): within self but for `dim`, and within src.
+bool scatter(SymbolicCall& call) {
+  const Sizes sizes = sizes_of(call.tensor(0));
+  const Sizes index = sizes_of(call.tensor(2));
+  const bool has_source = call.arg(3).isTensor() && call.tensor(3).dim() > 0;
+  if (sizes.empty() || index.size() != sizes.size() ||
+      (has_source && call.tensor(3).dim() != static_cast<int64_t>(index.size()))) {
+    return false;
+  }
+  const int64_t dim = c10::maybe_wrap_dim(call.arg(1).toInt(), static_cast<int64_t>(sizes.size()));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if ((static_cast<int64_t>(i) != dim && !guard(index[i].sym_le(sizes[i]))) ||
+        (has_source && !guard(index[i].sym_le(call.tensor(3).sym_size(static_cast<int64_t>(i)))))) {
+      return false;
+    }
+  }
+  return like<0>(call);
+}
+
+// (self, dim, index, source, ...): one row of the source per index.
+bool index_add(SymbolicCall& call) {
+  Sizes rows = sizes_of(call.tensor(0));
+  if (rows.empty() || call.tensor(2).dim() != 1) {
+    return false;
+  }
+  rows[c10::maybe_wrap_dim(call.arg(1).toInt(), static_cast<int64_t>(rows.size()))] = call.tensor(2).sym_size(0);
+  return has_sizes(call.tensor(3), rows) && like<0>(call);
 }
 
 // (query, key, value, ...): the result, and one logsumexp per query.
@@ -331,13 +390,16 @@ constexpr Row kRows[] = {
     {"mm bmm", &multiply},
     {"addmm addmm_ baddbmm baddbmm_", &multiply_and_add},
     {"sum mean amax amin prod any all argmax argmin max.dim min.dim var.correction std.correction var_mean.correction "
-     "logsumexp nansum count_nonzero",
+     "logsumexp nansum count_nonzero hash_tensor median.dim nanmedian.dim mode kthvalue",
      &reduction},
     {"_softmax _log_softmax cumsum cumprod clone _to_copy empty_like zeros_like ones_like full_like rand_like "
      "randn_like "
-     "tril triu native_dropout fill_ zero_ normal_ uniform_ bernoulli_.float sort flip",
-     &like_first},
-    {"empty.memory_format zeros ones full rand randn new_empty new_zeros new_ones new_full select_backward "
+     "randint_like tril triu native_dropout fill_ zero_ normal_ uniform_ bernoulli_.float sort flip roll renorm cummax "
+     "cummin logcumsumexp _fft_c2c put put_ index_fill index_fill_",
+     &like<0>},
+    {"resize_as_", &like<1>},
+    {"empty.memory_format zeros ones full rand randn randint randint.low new_empty new_zeros new_ones new_full "
+     "select_backward "
      "slice_backward diagonal_backward",
      &as_asked},
     {"native_layer_norm", &layer_norm},
@@ -348,8 +410,11 @@ constexpr Row kRows[] = {
     {"stack", &stack},
     {"index_select", &index_select},
     {"index.Tensor _unsafe_index", &index},
+    {"index_put index_put_ _index_put_impl_ _unsafe_index_put", &index_put},
+    {"scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_", &scatter},
+    {"index_add index_add_ index_copy index_copy_", &index_add},
     {"_scaled_dot_product_flash_attention_for_cpu", &attention},
-    {"copy_ masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", &pointwise},
+    {"copy_ complex polar masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", &pointwise},
 };
 
 // Tags declare this for functional operators; an in-place operator uses the tag of its functional form.
@@ -362,6 +427,24 @@ bool is_pointwise(const OpTraits& traits) {
   return functional && OpTraits::of(*functional).is_pointwise;
 }
 
+// An operator that returns the gradient of the argument `self`, as its name and schema say.
+bool is_gradient_of_self(const OpTraits& traits) {
+  constexpr std::string_view kBackward = "_backward";
+  const std::string_view name = traits.base_name();
+  if (!traits.is_aten || !name.ends_with(kBackward)) {
+    return false;
+  }
+  const auto op = c10::Dispatcher::singleton().findSchema({traits.name, traits.overload});
+  if (!op || op->schema().returns().size() != 1) {
+    return false;
+  }
+  const std::vector<c10::Argument>& arguments = op->schema().arguments();
+  return op->schema().returns()[0].type()->kind() == c10::TypeKind::TensorType &&
+      std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+           return argument.name() == "self" && argument.type()->kind() == c10::TypeKind::TensorType;
+         });
+}
+
 SymbolicRules find_rule(const OpTraits& traits) {
   thread_local ska::flat_hash_map<const OpTraits*, SymbolicRules> known;
   if (const auto found = known.find(&traits); found != known.end()) {
@@ -369,7 +452,7 @@ SymbolicRules find_rule(const OpTraits& traits) {
   }
   SymbolicRules rules;
   const std::string_view library = std::string_view(traits.name).substr(0, traits.name.find("::"));
-  for (const c10::ArrayRef<Row> rows : {c10::ArrayRef<Row>(kRows), views()}) {
+  for (const c10::ArrayRef<Row> rows : {c10::ArrayRef<Row>(kRows), views(), rearrangements()}) {
     for (const Row& row : rows) {
       if (traits.is_aten && names_operator(row.names, library, traits.base_name(), traits.overload)) {
         rules = {row.rule, row.use};
@@ -381,6 +464,8 @@ SymbolicRules find_rule(const OpTraits& traits) {
     rules = {&element_by_element, Use::kHintsOnly};
   } else if (rules.rule == nullptr && traits.is_aten && is_pointwise(traits)) {
     rules = {&pointwise, Use::kFresh};
+  } else if (rules.rule == nullptr && is_gradient_of_self(traits)) {
+    rules = {&like_self, Use::kFresh};
   }
   known.emplace(&traits, rules);
   return rules;

@@ -51,6 +51,7 @@ struct Row {
   Use use = Use::kFresh;
 };
 c10::ArrayRef<Row> views();
+c10::ArrayRef<Row> rearrangements();
 
 }  // namespace symbolic_rules
 

@@ -1,6 +1,7 @@
 // The environment of a mode.
 #include <torchfake/symbolic/mode_env.h>
 
+#include <algorithm>
 #include <mutex>
 
 namespace torchfake {
@@ -46,10 +47,12 @@ class OwnSymbols final : public SymbolSource {
 };
 
 // A registry outside of the modes, so that modes without symbolic sizes do not depend on it. Entries of destroyed modes
-// are removed when the next entry is added.
+// are removed each time that the number of entries has doubled, so that adding one takes constant time.
 struct Registry {
+  static constexpr size_t kFirstSweep = 8;
   std::mutex mutex;
   std::map<const ModeState*, Entry> entries;
+  size_t next_sweep = kFirstSweep;
 };
 
 Registry& registry() {
@@ -77,13 +80,16 @@ void set_entry(const ModePtr& mode, ShapeEnvPtr env, std::shared_ptr<SymbolSourc
   std::vector<Entry> gone;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(registry().mutex);
   auto& entries = registry().entries;
-  for (auto entry = entries.begin(); entry != entries.end();) {
-    if (entry->second.mode.expired()) {
-      gone.push_back(std::move(entry->second));
-      entry = entries.erase(entry);
-    } else {
-      ++entry;
+  if (entries.size() >= registry().next_sweep) {
+    for (auto entry = entries.begin(); entry != entries.end();) {
+      if (entry->second.mode.expired()) {
+        gone.push_back(std::move(entry->second));
+        entry = entries.erase(entry);
+      } else {
+        ++entry;
+      }
     }
+    registry().next_sweep = std::max(Registry::kFirstSweep, 2 * entries.size());
   }
   entries.insert_or_assign(
       mode.get(), Entry{c10::weak_intrusive_ptr<ModeState>(mode), std::move(env), std::move(source)});

@@ -37,6 +37,11 @@ class PlaceholderEnv final : public ShapeEnv {
     return asked().decide(expr, asking);
   }
 
+  std::optional<bool> peek(ExprPtr expr, Asking asking) override {
+    const std::optional<bool> known = statically_known(expr);
+    return known ? known : asked().peek(expr, asking);
+  }
+
   int64_t guard_int(ExprPtr expr) override {
     if (expr->op == Op::kInt) {
       return expr->number;
@@ -132,6 +137,14 @@ ExprPtr replace_symbols(ExprPool& pool, ExprPtr expr, c10::ArrayRef<ExprPtr> fro
   });
 }
 
+bool Placeholders::cover(ExprPtr expr) const {
+  return std::all_of(expr->symbols.begin(), expr->symbols.end(), [&](uint32_t index) {
+    return std::any_of(symbols_.begin(), symbols_.end(), [&](ExprPtr symbol) {
+      return static_cast<uint32_t>(symbol->number) == index;
+    });
+  });
+}
+
 ExprPtr Placeholders::abstract(ExprPtr expr) const {
   return replace_symbols(own_->pool(), expr, symbols_, placeholders_);
 }
@@ -151,18 +164,39 @@ std::optional<Value> Placeholders::hint(ExprPtr expr) const {
   });
 }
 
-bool Placeholders::decide(ExprPtr expr, Asking asking) {
+const Placeholders::Decision* Placeholders::find(ExprPtr expr, Asking asking) const {
   for (const Decision& decision : decisions_) {
     const bool same = decision.expr == expr && decision.asking == asking;
     // The hint has already decided it, in whichever way it was asked.
     const bool settled = decision.expr == expr && decision.asking != Asking::kStatically;
     if (same || settled) {
-      return decision.answer;
+      return &decision;
     }
   }
-  const bool answer = outer_->decide(concrete(expr), asking);
-  decisions_.push_back({asking, expr, answer});
-  return answer;
+  return nullptr;
+}
+
+bool Placeholders::decide(ExprPtr expr, Asking asking) {
+  if (const Decision* made = find(expr, asking)) {
+    return made->answer;
+  }
+  const ExprPtr outer = concrete(expr);
+  const std::optional<bool> answer = outer_->peek(outer, asking);
+  // Every symbol of such a call has a hint, so only errors are left for the environment to raise.
+  decisions_.push_back({asking, expr, answer ? *answer : outer_->decide(outer, asking)});
+  return decisions_.back().answer;
+}
+
+std::optional<bool> Placeholders::peek(ExprPtr expr, Asking asking) const {
+  const Decision* made = find(expr, asking);
+  return made != nullptr ? std::optional(made->answer) : outer_->peek(concrete(expr), asking);
+}
+
+void Placeholders::record_decisions() const {
+  // What is only asked statically records nothing, but a call around this one depends on it as well.
+  for (const Decision& decision : decisions_) {
+    outer_->decide(concrete(decision.expr), decision.asking);
+  }
 }
 
 }  // namespace torchfake

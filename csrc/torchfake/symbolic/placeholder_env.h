@@ -42,19 +42,30 @@ class Placeholders {
   c10::ArrayRef<ExprPtr> list() const {
     return placeholders_;
   }
+  // Whether every symbol of an expression has a placeholder.
+  bool cover(ExprPtr expr) const;
   // Replaces symbols by placeholders, and the reverse.
   ExprPtr abstract(ExprPtr expr) const;
   ExprPtr concrete(ExprPtr expr) const;
   std::optional<Value> hint(ExprPtr expr) const;
 
-  // The decisions made by the environment, in order.
+  // The decisions that were asked for, in order. They are made by the hints, and guards only once they are recorded: a
+  // rule that does not apply leaves none behind.
   const std::vector<Decision>& decisions() const {
     return decisions_;
   }
+  // Forgets all but the first `count`.
+  void forget_decisions_after(size_t count) {
+    decisions_.resize(count);
+  }
+  // Has the environment of the call make them, which records guards there.
+  void record_decisions() const;
 
  private:
   friend class PlaceholderEnv;
+  const Decision* find(ExprPtr expr, Asking asking) const;
   bool decide(ExprPtr expr, Asking asking);
+  std::optional<bool> peek(ExprPtr expr, Asking asking) const;
 
   const ShapeEnvPtr outer_;
   const c10::ArrayRef<ExprPtr> symbols_;

@@ -110,7 +110,7 @@ class ShapeEnv {
 
   Range range(ExprPtr expr);
   // The result of decide(), without recording anything or throwing; nothing where decide() would throw.
-  std::optional<bool> peek(ExprPtr expr, Asking asking);
+  virtual std::optional<bool> peek(ExprPtr expr, Asking asking);
   // Replaces symbols and atoms by the expressions they are known to equal.
   ExprPtr simplify(ExprPtr expr);
   // Incremented whenever the result of simplify() may change.
