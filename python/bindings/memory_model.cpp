@@ -1,5 +1,6 @@
 // The memory model of a mode: its statistics, and the ledger of who owns what.
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torchfake/core/fake_mode.h>
 #include <torchfake/core/fake_storage.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "memory_bindings.h"
@@ -42,36 +44,72 @@ memory::Owner owner_named(const std::string& name) {
   TORCH_CHECK_VALUE(false, "there is no owner '", name, "'.");
 }
 
-void claim_tensor(Ledger& ledger, const at::Tensor& tensor, memory::Owner owner, uint32_t scope) {
-  if (tensor.defined() && as_fake(tensor) != nullptr) {
-    if (c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl())) {
-      ledger.claim(storage_context(storage), owner, scope);
-    }
-  }
-}
-
 // One call for many: an optimizer has hundreds of them.
 void claim_tensors(Ledger& ledger, const std::vector<at::Tensor>& tensors, const std::string& owner, uint32_t scope) {
   const memory::Owner who = owner_named(owner);
   for (const at::Tensor& tensor : tensors) {
-    claim_tensor(ledger, tensor, who, scope);
+    memory::claim_tensor(ledger, tensor, who, scope);
   }
 }
 
-// Parameters and their gradients, each with the scope of its module.
-void claim_parameters(Ledger& ledger, const std::vector<at::Tensor>& parameters, const std::vector<uint32_t>& scopes) {
-  TORCH_CHECK_VALUE(parameters.size() == scopes.size(), "claim_parameters: expected a scope for each parameter");
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    claim_tensor(ledger, parameters[i], memory::Owner::kParameters, scopes[i]);
-    if (parameters[i].is_leaf()) {
-      claim_tensor(ledger, parameters[i].grad(), memory::Owner::kGradients, scopes[i]);
+// A tensor, and the tensors inside of one that wraps others, like a sharded one.
+void claim_object(Ledger& ledger, const py::handle& tensor, memory::Owner owner, uint32_t scope) {
+  if (!THPVariable_Check(tensor.ptr())) {
+    return;
+  }
+  memory::claim_tensor(ledger, THPVariable_Unpack(tensor.ptr()), owner, scope);
+  if (!THPVariable_CheckExact(tensor.ptr()) && py::hasattr(tensor, "__tensor_flatten__")) {
+    const auto flat = py::cast<py::tuple>(tensor.attr("__tensor_flatten__")());
+    for (const py::handle& name : flat[0]) {
+      claim_object(ledger, py::getattr(tensor, name), owner, scope);
     }
   }
 }
 
-py::list records_list(const Ledger& ledger) {
+// Those that wrap others hold no memory themselves, nor do their gradients: these are found when a step begins.
+void claim_parameters(Ledger& ledger, const py::list& parameters, const std::vector<uint32_t>& scopes) {
+  std::vector<at::Tensor> tensors(parameters.size());
+  TORCH_CHECK_VALUE(tensors.size() == scopes.size(), "claim_parameters: expected a scope for each parameter");
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const py::handle parameter = parameters[i];
+    if (THPVariable_Check(parameter.ptr()) && as_fake(THPVariable_Unpack(parameter.ptr())) != nullptr) {
+      tensors[i] = THPVariable_Unpack(parameter.ptr());
+    } else {
+      claim_object(ledger, parameter, memory::Owner::kParameters, scopes[i]);
+      claim_object(ledger, parameter.attr("grad"), memory::Owner::kGradients, scopes[i]);
+    }
+  }
+  ledger.claim_parameters(tensors, scopes);
+}
+
+// The tensors in a part of an optimizer's state: a tensor, or a list or dict of such parts.
+void claim_state(Ledger& ledger, PyObject* state, uint32_t scope) {
+  if (THPVariable_Check(state)) {
+    claim_object(ledger, state, memory::Owner::kOptimizerState, scope);
+  } else if (PyDict_Check(state)) {
+    PyObject *key = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value) != 0;) {
+      claim_state(ledger, value, scope);
+    }
+  } else if (PyList_Check(state) || PyTuple_Check(state)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(state); ++i) {
+      claim_state(ledger, PySequence_Fast_GET_ITEM(state, i), scope);
+    }
+  }
+}
+
+// Runs after every step of an optimizer, so it must be cheap. `scopes` has the scope of a parameter by its identity.
+void claim_states(Ledger& ledger, const py::dict& states, const py::dict& scopes) {
+  for (const auto& [parameter, state] : states) {
+    const py::int_ identity(reinterpret_cast<uintptr_t>(parameter.ptr()));
+    PyObject* scope = PyDict_GetItemWithError(scopes.ptr(), identity.ptr());
+    claim_state(ledger, state.ptr(), scope == nullptr ? 0 : py::cast<uint32_t>(scope));
+  }
+}
+
+py::list list_of(const std::vector<memory::LedgerRecord>& records) {
   py::list list;
-  for (const memory::LedgerRecord& record : ledger.records()) {
+  for (const memory::LedgerRecord& record : records) {
     list.append(
         py::make_tuple(
             record.device.str(),
@@ -90,10 +128,18 @@ py::list records_list(const Ledger& ledger) {
   return list;
 }
 
-// The innermost lines of the program, which is everything outside these folders. Numbers each (file, line) from 1.
+// The innermost lines of the program, which is everything outside these folders, or all of its lines on the stack.
+// Numbers each from 1, by file, line, and the number of the line that called it: 0 without stacks, or for the outermost.
 class ProgramLines {
  public:
-  explicit ProgramLines(std::vector<std::string> others) : others_(std::move(others)) {}
+  ProgramLines(std::vector<std::string> others, bool has_stacks)
+      : others_(std::move(others)), has_stacks_(has_stacks) {}
+
+  struct Line {
+    std::string file;
+    int line = 0;
+    uint32_t caller = 0;
+  };
 
   // May be called without the GIL.
   uint32_t current() {
@@ -103,22 +149,29 @@ class ProgramLines {
     const py::gil_scoped_acquire gil;
     PyFrameObject* frame = PyEval_GetFrame();
     Py_XINCREF(reinterpret_cast<PyObject*>(frame));
-    uint32_t number = 0;
+    c10::SmallVector<std::pair<PyCodeObject*, int>, 16> stack;  // from the innermost; is_of_program() keeps the code
     while (frame != nullptr) {
       PyCodeObject* code = PyFrame_GetCode(frame);
-      const bool is_own = is_of_program(code);
-      if (is_own) {
-        number = number_of(code, PyFrame_GetLineNumber(frame));
+      if (is_of_program(code)) {
+        stack.emplace_back(code, PyFrame_GetLineNumber(frame));
       }
       Py_DECREF(reinterpret_cast<PyObject*>(code));
-      PyFrameObject* back = is_own ? nullptr : PyFrame_GetBack(frame);
+      PyFrameObject* back = has_stacks_ || stack.empty() ? PyFrame_GetBack(frame) : nullptr;
       Py_DECREF(reinterpret_cast<PyObject*>(frame));
       frame = back;
     }
+    uint32_t number = 0;
+    for (auto at = stack.rbegin(); at != stack.rend(); ++at) {
+      number = number_of(at->first, at->second, number);
+    }
     return number;
   }
-  const std::vector<std::pair<std::string, int>>& lines() const {
-    return lines_;
+  py::list lines() const {
+    py::list list;
+    for (const Line& line : lines_) {
+      list.append(py::make_tuple(line.file, line.line, line.caller));
+    }
+    return list;
   }
 
  private:
@@ -135,10 +188,10 @@ class ProgramLines {
     }
     return entry->second;
   }
-  uint32_t number_of(PyCodeObject* code, int line) {
-    const auto [entry, is_new] = numbers_.emplace(std::pair(code, line), static_cast<uint32_t>(lines_.size()));
+  uint32_t number_of(PyCodeObject* code, int line, uint32_t caller) {
+    const auto [entry, is_new] = numbers_.emplace(std::tuple(code, line, caller), static_cast<uint32_t>(lines_.size()));
     if (is_new) {
-      lines_.emplace_back(py::cast<std::string>(py::handle(code->co_filename)), line);
+      lines_.push_back({py::cast<std::string>(py::handle(code->co_filename)), line, caller});
     }
     return entry->second;
   }
@@ -146,13 +199,14 @@ class ProgramLines {
   std::vector<std::string> others_;
   std::vector<py::object> codes_;
   std::unordered_map<PyCodeObject*, bool> known_;
-  std::map<std::pair<PyCodeObject*, int>, uint32_t> numbers_;
-  std::vector<std::pair<std::string, int>> lines_{{"", 0}};
+  std::map<std::tuple<PyCodeObject*, int, uint32_t>, uint32_t> numbers_;
+  std::vector<Line> lines_{Line{}};
+  const bool has_stacks_;
 };
 
 void bind_ledger(py::module_& module) {
   py::class_<ProgramLines, std::shared_ptr<ProgramLines>>(module, "ProgramLines")
-      .def(py::init<std::vector<std::string>>(), py::arg("others"))
+      .def(py::init<std::vector<std::string>, bool>(), py::arg("others"), py::arg("stacks") = false)
       .def("lines", [](const ProgramLines& self) { return self.lines(); });
   py::class_<Ledger, std::shared_ptr<Ledger>>(module, "MemoryLedger")
       .def(py::init([] { return std::make_shared<Ledger>(); }))
@@ -166,6 +220,7 @@ void bind_ledger(py::module_& module) {
           py::arg("scope") = 0)
       .def("claim_tensors", &claim_tensors, py::arg("tensors"), py::arg("owner"), py::arg("scope") = 0)
       .def("claim_parameters", &claim_parameters, py::arg("parameters"), py::arg("scopes"))
+      .def("claim_states", &claim_states, py::arg("states"), py::arg("scopes"))
       .def("begin_backward", [](Ledger& self) { self.begin_backward(); })
       .def(
           "begin_phase", [](Ledger& self, std::string name) { self.begin_phase(std::move(name)); }, py::arg("name"))
@@ -175,7 +230,14 @@ void bind_ledger(py::module_& module) {
             self.set_line_source([lines = std::move(lines)] { return lines->current(); });
           },
           py::arg("lines").none(false))
-      .def("records", [](const Ledger& self) { return records_list(self); })
+      .def("records", [](const Ledger& self) { return list_of(self.records()); })
+      .def(
+          "records_at",
+          [](const Ledger& self, const std::string& device, int64_t event) {
+            return list_of(self.records_at(c10::Device(device), event));
+          },
+          py::arg("device"),
+          py::arg("event"))
       .def("phases", [](const Ledger& self) { return self.phases(); })
       .def(
           "devices",

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchfake._memory_page import page_of_ranks
+
 #: The maximum number of ranks to run if no mesh says which are alike.
 MOST_RANKS = 16
 
@@ -122,6 +124,17 @@ def run_all_ranks(
         tell(f"rank {ranks[0]} of {world_size}, role {number + 1} of {len(groups)}")
         roles.append(Role(name, ranks, _run_rank(command, ranks[0], shown=False)))
     return roles, left_out
+
+
+def page_of_roles(program: str, roles: Sequence[Role], left_out: Sequence[int]) -> str:
+    """The page of `--html`: a table of the roles, and the memory of each."""
+    tracked = [(_listed(role.ranks), role.name, role.report) for role in roles if "memory" in role.report]
+    return page_of_ranks(program, tracked, _listed(left_out))
+
+
+def file_of_rank(file: Path | None, rank: int) -> str | None:
+    """The name under which a rank writes a file that each of them writes: `trace-rank3.json`."""
+    return None if file is None else str(file.with_stem(f"{file.stem}-rank{rank}"))
 
 
 def _listed(ranks: Sequence[int]) -> str:

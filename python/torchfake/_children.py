@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,10 @@ from typing import Any
 
 #: Interpreter options that take a value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+#: How long the end of a program waits for the processes that it has left behind.
+WAIT_SECONDS = 120.0
 
 
 @dataclass
@@ -31,6 +37,7 @@ class Children:
     reports: list[dict[str, Any]] = field(default_factory=list)
     _folder: Path | None = None
     _count: int = 0
+    _started: list[subprocess.Popen[Any]] = field(default_factory=list)
 
     def rewritten(self, args: Any, env: Mapping[str, str] | None) -> Any:
         """The command line of a child, run under `torchfake run` if it starts a script or module in this Python."""
@@ -58,18 +65,36 @@ class Children:
 
         def init(process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
             by_executable = kwargs.get("executable") is not None or kwargs.get("shell")
-            start(process, args if by_executable else self.rewritten(args, kwargs.get("env")), *rest, **kwargs)
+            command = args if by_executable else self.rewritten(args, kwargs.get("env"))
+            start(process, command, *rest, **kwargs)
+            if command is not args:
+                self._started.append(process)
 
-        with tempfile.TemporaryDirectory(prefix="torchfake-") as folder:
-            self._folder = Path(folder)
-            subprocess.Popen.__init__ = init  # type: ignore[method-assign, assignment]
+        self._folder = Path(tempfile.mkdtemp(prefix="torchfake-"))
+        subprocess.Popen.__init__ = init  # type: ignore[method-assign, assignment]
+        try:
+            yield
+        finally:
+            subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+            all_ended = self._wait()
+            for file in sorted(self._folder.glob("*.json"), key=lambda file: int(file.stem)):
+                self.reports.append(json.loads(file.read_text()))
+            if all_ended:  # the others still write there
+                shutil.rmtree(self._folder)
+            self._folder = None
+
+    def _wait(self) -> bool:
+        """Waits for the processes that the program has left behind. Returns whether all have ended.
+
+        Ranks end together, since they wait for each other in collectives; here nothing waits for them.
+        """
+        end = time.monotonic() + WAIT_SECONDS
+        for process in self._started:
             try:
-                yield
-            finally:
-                subprocess.Popen.__init__ = start  # type: ignore[method-assign]
-                for file in sorted(self._folder.glob("*.json"), key=lambda file: int(file.stem)):
-                    self.reports.append(json.loads(file.read_text()))
-                self._folder = None
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return False
+        return True
 
 
 def _is_this_python(program: Any) -> bool:

@@ -260,6 +260,10 @@ def new_mesh(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any
 class _Ended:
     """The result of `start_processes(join=False)`: its processes have ended."""
 
+    def __init__(self) -> None:
+        self.processes: list[Any] = []
+        self.sentinels: list[int] = []
+
     def join(self, *args: Any, **kwargs: Any) -> bool:
         return True
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from torchfake._cards import CARDS, find_card, parse_gpus, parse_size
 from torchfake._memory_report import size
@@ -93,10 +94,12 @@ def _row(name: str) -> str:
 def print_fit(fit: Fit) -> None:
     """Prints the result as tables on standard output."""
     name = fit.varied.name
-    table = Table(title=f"{fit.program}: the largest {name}", title_justify="left", header_style="bold")
+    # Text: names and errors come from the program, and may look like markup.
+    title = Text(f"{fit.program}: the largest {name}")
+    table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("card")
     table.add_column("memory", justify="right")
-    table.add_column(f"largest {name}", justify="right")
+    table.add_column(Text(f"largest {name}"), justify="right")
     table.add_column("needs there", justify="right")
     table.add_column("remark")
     for finding in fit.findings:
@@ -108,17 +111,17 @@ def print_fit(fit: Fit) -> None:
             size(finding.total_memory),
             "none" if finding.largest is None else str(finding.largest),
             "" if finding.needed is None else size(finding.needed),
-            remark,
+            Text(remark),
         )
     print_table(table)
     if fit.advice:
         advice = Table(title="With one measure more", title_justify="left", header_style="bold")
         advice.add_column("measure")
-        advice.add_column(f"largest {name}", justify="right")
+        advice.add_column(Text(f"largest {name}"), justify="right")
         advice.add_column("remark")
         for entry in sorted(fit.advice, key=lambda entry: -(entry.largest or 0)):
             largest = "" if entry.not_applicable else "none" if entry.largest is None else str(entry.largest)
             remark = f"not applicable: {entry.not_applicable}" if entry.not_applicable else entry.note
-            advice.add_row(entry.measure, largest, remark)
+            advice.add_row(entry.measure, largest, Text(remark))
         print_table(advice)
     typer.echo(f"{fit.runs} runs")

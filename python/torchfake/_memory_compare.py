@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from torchfake._memory_report import size
 
@@ -16,7 +17,7 @@ class NotAReportError(ValueError):
 
 
 def load_report(path: Path) -> dict[str, Any]:
-    """The devices of a report, by name.
+    """The devices of a report, by name: of all ranks, with the first of the ranks that are alike.
 
     Raises:
         NotAReportError: The file cannot be read, or is not a report.
@@ -25,12 +26,26 @@ def load_report(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise NotAReportError(f"{path}: {error}") from None
+    if isinstance(data, dict) and isinstance(data.get("roles"), list):
+        roles = [role for role in data["roles"] if isinstance(role, dict) and role.get("ranks")]
+        return {
+            f"rank {role['ranks'][0]}, {name}": device
+            for role in roles
+            for name, device in _devices_of(path, role.get("report")).items()
+        }
+    return _devices_of(path, data)
+
+
+def _devices_of(path: Path, data: Any) -> dict[str, Any]:
     memory = data.get("memory", data) if isinstance(data, dict) else {}
     if not isinstance(memory, dict) or not isinstance(memory.get("devices"), list):
         raise NotAReportError(
             f"{path}: expected the JSON of a tracked run: torchfake run --track --json FILE, or t.report().json()"
         )
-    return {device["device"]: device for device in memory["devices"]}
+    devices = memory["devices"]
+    if not all(isinstance(device, dict) and isinstance(device.get("device"), str) for device in devices):
+        raise NotAReportError(f"{path}: a device without a name")
+    return {device["device"]: device for device in devices}
 
 
 def compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
@@ -61,10 +76,11 @@ def comparison_table(rows: list[dict[str, Any]], most: int = 40) -> Table:
     for row in rows[:most]:
         change = row["after"] - row["before"]
         sign = "+" if change > 0 else "-" if change < 0 else ""
+        # Text: names come from the program, and may look like markup.
         table.add_row(
-            row["device"],
+            Text(row["device"]),
             row["what"],
-            row["name"] or ("(outside of modules)" if row["what"] == "module" else ""),
+            Text(row["name"] or ("(outside of modules)" if row["what"] == "module" else "")),
             size(row["before"]),
             size(row["after"]),
             f"{sign}{size(abs(change))}" if change else "=",

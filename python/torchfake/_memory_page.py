@@ -18,6 +18,7 @@ _COLOURS = {
     "inputs": "#3ca951",
     "temporaries": "#9c6b4e",
     "workspaces": "#9498a0",
+    "communication": "#e15fa3",
 }
 _PHASES = ("#7aa6d8", "#d8a07a", "#9ccf8a", "#c79ad6", "#d6cf7a")
 _ROWS = 20  # in a table
@@ -42,11 +43,48 @@ def text(value: object) -> str:
 def page_of(memory: dict[str, Any], run: dict[str, Any] | None = None, more: str = "") -> str:
     """A whole page, of `Report.data`, of the report of `torchfake run` where there is one, and of `more` sections."""
     title = "Memory" if run is None else f"Memory of {run['program']}"
+    return _document(title, f"{'' if run is None else _run(run)}{_body(memory)}{more}")
+
+
+def page_of_ranks(program: str, roles: list[tuple[str, str, dict[str, Any]]], left_out: str) -> str:
+    """A page of several ranks: a table of them, and the memory of each under a heading that opens.
+
+    Args:
+        program: The name of the program.
+        roles: Ranks that are alike, the name of their role, and the report of one of them.
+        left_out: The ranks that did not run.
+    """
+    title = f"Memory of {program} by rank"
+    used = {o for _, _, run in roles for device in run["memory"]["devices"] for o, n in device["owners"].items() if n}
+    owners = [owner for owner in _COLOURS if owner in used]
+    rows: list[str] = []
+    sections: list[str] = []
+    for ranks, role, run in roles:
+        devices = run["memory"]["devices"]
+        for device in sorted(devices, key=lambda device: -int(device["peak"]))[:1]:
+            fits = device["reserved"] <= device["total_memory"]
+            rows.append(
+                f"<tr><td>{text(ranks)}<td>{text(role or '-')}<td class=number>{int(run['exit_code'])}"
+                f"<td class=number>{size(device['peak'])}<td class=number>{size(device['reserved'])}"
+                f"<td>{'fits' if fits else '<b class=bad>does not fit</b>'}"
+                + "".join(f"<td class=number>{size(device['owners'].get(owner, 0))}" for owner in owners)
+            )
+        opened = "" if sections else " open"
+        sections.append(
+            f"<details{opened}><summary>Ranks {text(ranks)}{f': {text(role)}' if role else ''}</summary>"
+            f"{_body(run['memory'])}</details>"
+        )
+    names = ("Exit", "Allocated", "Reserved", "", *owners)
+    head = "<th>Ranks<th>Role" + "".join(f"<th class=number>{text(name)}" for name in names)
+    note = f"<p class=note>Did not run: {text(left_out)}" if left_out else ""
+    return _document(title, f"{table(head, ''.join(rows))}{note}{''.join(sections)}")
+
+
+def _document(title: str, body: str) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{text(title)}</title>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style><main class=torchfake><h1>{text(title)}</h1>"
-        f"{'' if run is None else _run(run)}{_body(memory)}{more}</main></html>"
+        f"<style>{STYLE}</style><main class=torchfake><h1>{text(title)}</h1>{body}</main></html>"
     )
 
 
@@ -247,7 +285,7 @@ body:has(> main.torchfake) { margin: 0; background: inherit; }
 .torchfake .chart { position: relative; margin: 1rem 0; }
 .torchfake .chart .top { position: absolute; left: 0; top: -.25rem; font-size: .75rem; color: var(--soft); }
 .torchfake svg { display: block; width: 100%; height: 15rem; border: solid var(--line); border-width: 1px 0; }
-.torchfake .phases, .torchfake .level { position: relative; height: 1.5rem; margin-top: 2px; }
+.torchfake .phases, .torchfake .level { position: relative; height: 1.5rem; margin-top: 2px; overflow: hidden; }
 .torchfake .phases span, .torchfake .level span { position: absolute; box-sizing: border-box; height: 100%;
   padding: 0 .3rem; overflow: hidden; white-space: nowrap; text-overflow: ellipsis; font-size: .75rem;
   line-height: 1.5rem; color: #14171c; border-right: 1px solid var(--paper); }
@@ -255,6 +293,7 @@ body:has(> main.torchfake) { margin: 0; background: inherit; }
 .torchfake .bar0 { background: hsl(var(--bar)); } .torchfake .bar1 { background: hsl(150 40% 82%); }
 .torchfake .bar2 { background: hsl(38 75% 84%); }
 .torchfake .scroll { overflow-x: auto; }
+.torchfake summary { margin: 1.5rem 0 0; font-size: 1.1rem; font-weight: 600; cursor: pointer; }
 .torchfake table { border-collapse: collapse; width: 100%; margin: .5rem 0; font-variant-numeric: tabular-nums;
   font-size: .9rem; }
 .torchfake td, .torchfake th { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); text-align: left;
@@ -262,6 +301,7 @@ body:has(> main.torchfake) { margin: 0; background: inherit; }
 .torchfake .long { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
 .torchfake .number { text-align: right; }
 .torchfake .key { display: inline-block; width: .8em; height: .8em; margin-right: .4em; border-radius: 2px; }
+@media (max-width: 40rem) { .torchfake .long { min-width: 16rem; } }
 @media (prefers-color-scheme: dark) {
   .torchfake { --ink: #e6e8ec; --paper: #16181d; --line: #363b44; --soft: #9aa3b0; --bad: #ff8a80; --bar: 214 35% 62%; }
   html:has(> main.torchfake), html:has(> body > main.torchfake) { background: #16181d; }

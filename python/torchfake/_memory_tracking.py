@@ -28,6 +28,7 @@ OWNERS = (
     "inputs",
     "temporaries",
     "workspaces",
+    "communication",
 )
 
 _POINTS = 600  # of a timeline in a report
@@ -52,6 +53,8 @@ class Piece(NamedTuple):
     address: int
     file: str  # the file of the program line that allocated it; "" if lines are not recorded
     line: int
+    #: Files and lines of the program that led to the allocation, from the innermost; empty if stacks are not recorded.
+    stack: tuple[tuple[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,10 +108,11 @@ def model_of_mode() -> _C.MemoryModel | None:
 class Tracker(contextlib.AbstractContextManager["Tracker"]):
     """Records the memory of a mode while entered; its results remain valid afterwards. See `memory.track`."""
 
-    def __init__(self, card: dict[str, Any], lines: bool = False) -> None:
+    def __init__(self, card: dict[str, Any], lines: bool = False, stacks: bool = False) -> None:
         self._card = card
         self._ledger = _C.MemoryLedger()
-        self._lines = _C.ProgramLines([_OURS, _TORCH, _LIBRARY, "<"]) if lines else None
+        self._has_stacks = stacks
+        self._lines = _C.ProgramLines([_OURS, _TORCH, _LIBRARY, "<"], stacks) if lines or stacks else None
         if self._lines is not None:
             self._ledger.set_line_source(self._lines)
         self._model: _C.MemoryModel | None = None
@@ -169,9 +173,8 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         self._ledger.begin_phase("step")
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        for parameter, state in optimizer.state.items():
-            tensors = [value for value in state.values() if torch.is_tensor(value)]
-            self._ledger.claim_tensors(tensors, "optimizer state", self._scope_of.get(id(parameter), 0))
+        state = optimizer.state
+        self._ledger.claim_states(state if isinstance(state, dict) else dict(state), self._scope_of)
         self._ledger.begin_phase("")
 
     def phase(self, name: str) -> None:
@@ -198,10 +201,21 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
     @property
     def pieces(self) -> list[Piece]:
         """Every block there has been, in the order in which they were allocated."""
+        return self._pieces(self._ledger.records())
+
+    def _pieces(self, records: list[tuple[Any, ...]]) -> list[Piece]:
         scopes, phases = _C.memory_scopes(), self._ledger.phases()
-        lines = [("", 0)] if self._lines is None else self._lines.lines()
+        lines = [("", 0, 0)] if self._lines is None else self._lines.lines()
+        stacks: list[tuple[tuple[str, int], ...]] = []
+        for file, line, caller in lines if self._has_stacks else ():
+            stacks.append(((file, line), *stacks[caller]) if file else ())
         return [
-            Piece(device, nbytes, requested, born, died, owner, op, scopes[scope], phases[phase], address, *lines[line])
+            Piece(
+                *(device, nbytes, requested, born, died, owner, op, scopes[scope], phases[phase], address),
+                file=lines[line][0],
+                line=lines[line][1],
+                stack=stacks[line] if stacks else (),
+            )
             for (
                 device,
                 nbytes,
@@ -215,17 +229,13 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
                 _,
                 address,
                 line,
-            ) in self._ledger.records()
+            ) in records
         ]
 
     def at(self, event: int, device: str | torch.device | None = None) -> Moment:
         """The memory alive on `device` after an event."""
         name = self._device(device)
-        alive = [
-            piece
-            for piece in self.pieces
-            if piece.device == name and piece.born <= event and (piece.died == -1 or piece.died > event)
-        ]
+        alive = self._pieces(self._ledger.records_at(name, event))
         return Moment(name, event, sum(piece.nbytes for piece in alive), alive)
 
     def at_peak(self, device: str | torch.device | None = None) -> Moment:

@@ -5,23 +5,27 @@ docs/replacements.md is generated from it by docs/generate_replacements.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchfake import (
     _C,
     _card_pools,
+    _contributions,
     _data_parallel,
     _devices,
     _distributed,
     _loading,
     _saving,
     _serialization,
+    _splits,
     _storages,
     _symbolic,
+    _symbolic_proxies,
     _tensors,
     _tracing,
     _training,
+    _unused_parameters,
     _virtual_cards,
     interop,
 )
@@ -40,6 +44,16 @@ def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
     return by
 
 
+def _each(pattern: str, by: Mapping[str, Callable[..., Any]], when: When, why: str, **rest: bool) -> tuple[Patch, ...]:
+    """A row for each name, which replaces `{}` in the pattern."""
+    return tuple(Patch(pattern.format(name), function, when, why, **rest) for name, function in by.items())
+
+
+def _same(pattern: str, names: str, by: Callable[..., Any], when: When, why: str, **rest: bool) -> tuple[Patch, ...]:
+    """The same for several names with one replacement."""
+    return _each(pattern, dict.fromkeys(names.split(), by), when, why, **rest)
+
+
 #: The attributes of fakes.
 ATTRIBUTES = tuple(
     Put(
@@ -54,14 +68,11 @@ ATTRIBUTES = tuple(
 
 _TENSORS = (
     *ATTRIBUTES,
-    *(
-        Patch(
-            f"torch:Tensor.{name}",
-            by,
-            When.GIVEN_FAKE,
-            "Implemented in C, from the dispatch keys or the data pointer of a tensor.",
-        )
-        for name, by in _tensors.FOR_FAKES.items()
+    *_each(
+        "torch:Tensor.{}",
+        _tensors.FOR_FAKES,
+        When.GIVEN_FAKE,
+        "Implemented in C, from the dispatch keys or the data pointer of a tensor.",
     ),
     Patch(
         "torch:FloatTensor.__class__.__instancecheck__",
@@ -75,14 +86,30 @@ _TENSORS = (
         When.FAKES_EXIST,
         "Would give a fake the storage of a real tensor, or vice versa.",
     ),
-    *(
-        Patch(
-            f"torch:Tensor.{name}",
-            _tensors.read_as(kind),
-            When.GIVEN_FAKE,
-            "Read by `torch.tensor([x, 2.0])` with the engine switched off.",
-        )
-        for name, kind in (("__bool__", bool), ("__complex__", complex), ("__float__", float), ("__index__", int))
+    *_each(
+        "torch:Tensor.{}",
+        {
+            "__bool__": _tensors.read_as(bool),
+            "__complex__": _tensors.read_as(complex),
+            "__float__": _tensors.read_as(float),
+            "__index__": _tensors.read_as(int),
+        },
+        When.GIVEN_FAKE,
+        "Read by `torch.tensor([x, 2.0])` with the engine switched off.",
+    ),
+    Patch(
+        "torch:Tensor.split",
+        _splits.split,
+        When.GIVEN_FAKE,
+        "Sizes that are stand-ins cover the dimension.",
+        copies=False,
+    ),
+    Patch(
+        "torch:Tensor.split_with_sizes",
+        _splits.split_with_sizes,
+        When.GIVEN_FAKE,
+        "Sizes that are stand-ins cover the dimension.",
+        copies=False,
     ),
     Patch("torch:Tensor.__format__", _tensors.format_tensor, When.GIVEN_FAKE, "Formats a scalar by its value."),
     Patch(
@@ -101,9 +128,12 @@ _TENSORS = (
 )
 
 _STORAGES = (
-    *(
-        Patch(target, _storages.read, When.IN_MODE_OR_GIVEN_META_STORAGE, "Reads data, which a fake does not have.")
-        for target in ("torch.storage:UntypedStorage.__getitem__", "torch.storage:TypedStorage._getitem")
+    *_same(
+        "torch.storage:{}",
+        "UntypedStorage.__getitem__ TypedStorage._getitem",
+        _storages.read,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "Reads data, which a fake does not have.",
     ),
     Patch(
         "torch.storage:UntypedStorage.device",
@@ -111,36 +141,32 @@ _STORAGES = (
         When.GIVEN_META_STORAGE,
         "Returns the device that the fake claims.",
     ),
-    *(
-        Patch(target, _storages.show, When.GIVEN_META_STORAGE, "Prints elements.")
-        for target in ("torch.storage:UntypedStorage.__repr__", "torch.storage:TypedStorage.__str__")
+    *_same(
+        "torch.storage:{}",
+        "UntypedStorage.__repr__ TypedStorage.__str__",
+        _storages.show,
+        When.GIVEN_META_STORAGE,
+        "Prints elements.",
     ),
-    *(
-        Patch(target, _storages.convert, When.IN_MODE_OR_GIVEN_META_STORAGE, "Converts elements through a tensor.")
-        for target in ("torch.storage:UntypedStorage._to", "torch.storage:TypedStorage._to")
+    *_same(
+        "torch.storage:{}",
+        "UntypedStorage._to TypedStorage._to",
+        _storages.convert,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "Converts elements through a tensor.",
     ),
-    *(
-        Patch(
-            f"torch.storage:UntypedStorage.{name}",
-            by,
-            When.GIVEN_META_STORAGE,
-            "Copies data, which a fake does not have.",
-        )
-        for name, by in (
-            ("clone", _storages.clone),
-            ("to", _storages.to),
-            ("cpu", _storages.cpu),
-            ("mps", _storages.mps),
-        )
+    *_each(
+        "torch.storage:UntypedStorage.{}",
+        {"clone": _storages.clone, "to": _storages.to, "cpu": _storages.cpu, "mps": _storages.mps},
+        When.GIVEN_META_STORAGE,
+        "Copies data, which a fake does not have.",
     ),
-    *(
-        Patch(
-            f"torch.storage:UntypedStorage.{name}",
-            _storages.write,
-            When.IN_MODE_OR_GIVEN_META_STORAGE,
-            "Writes without an operator: known values are forgotten.",
-        )
-        for name in ("__setitem__", "_set_cdata", "_set_from_file", "fill_")
+    *_same(
+        "torch.storage:UntypedStorage.{}",
+        "__setitem__ _set_cdata _set_from_file fill_",
+        _storages.write,
+        When.IN_MODE_OR_GIVEN_META_STORAGE,
+        "Writes without an operator: known values are forgotten.",
     ),
     Patch(
         "torch.storage:UntypedStorage.resize_",
@@ -172,25 +198,22 @@ _STORAGES = (
         When.GIVEN_META_STORAGE,
         "Returns a unique number in functions that only compare addresses (the next rows).",
     ),
-    *(
-        Patch(
-            target,
-            _storages.comparing_addresses,
-            When.FAKES_EXIST,
-            "PyTorch's sharding compares the addresses of storages without reading from them.",
-        )
-        for target in (
-            "torch.distributed.utils:_data_ptr_allocated",
-            "torch.distributed.fsdp._flat_param:_same_storage",
-            "torch.distributed.fsdp._fully_shard._fsdp_param:FSDPParam.reset_sharded_param",
-        )
+    *_same(
+        "torch.distributed.{}",
+        "utils:_data_ptr_allocated fsdp._flat_param:_same_storage "
+        "fsdp._fully_shard._fsdp_param:FSDPParam.reset_sharded_param",
+        _storages.comparing_addresses,
+        When.FAKES_EXIST,
+        "PyTorch's sharding compares the addresses of storages without reading from them.",
     ),
 )
 
 _CREATION = (
-    *(
-        Patch(f"torch:{name}", by, When.IN_MODE, "Creates a tensor on existing memory without an operator.")
-        for name, by in (("asarray", _storages.asarray), ("frombuffer", _storages.frombuffer))
+    *_each(
+        "torch:{}",
+        {"asarray": _storages.asarray, "frombuffer": _storages.frombuffer},
+        When.IN_MODE,
+        "Creates a tensor on existing memory without an operator.",
     ),
     Patch(
         "torch.utils.dlpack:from_dlpack",
@@ -224,17 +247,12 @@ _CREATION = (
 )
 
 _MODES = (
-    *(
-        Patch(
-            target,
-            interop.suspend_as_well,
-            When.IN_MODE,
-            "Functions that suspend modes also suspend a FakeTensorMode of torchfake.",
-        )
-        for target in (
-            "torch.utils._python_dispatch:_disable_current_modes()",
-            "torch._subclasses.fake_tensor:unset_fake_temporarily()",
-        )
+    *_same(
+        "{}",
+        "torch.utils._python_dispatch:_disable_current_modes() torch._subclasses.fake_tensor:unset_fake_temporarily()",
+        interop.suspend_as_well,
+        When.IN_MODE,
+        "Functions that suspend modes also suspend a FakeTensorMode of torchfake.",
     ),
     Patch(
         "torch._subclasses.fake_tensor:FakeTensorMode.__enter__",
@@ -252,13 +270,7 @@ _MODES = (
         "torch._subclasses.fake_tensor:FakeTensorMode.from_tensor",
         interop.from_tensor,
         When.IN_MODE,
-        "Tracers would create symbolic sizes in the mode; the next row raises an error for them.",
-    ),
-    Patch(
-        "torch.fx.experimental.symbolic_shapes:ShapeEnv.create_symintnode",
-        interop.create_symintnode,
-        When.FAKES_EXIST,
-        "Symbolic sizes are not supported inside a mode.",
+        "Describes a tensor by calling factories, with sizes that may be symbols of a tracer.",
     ),
     Patch(
         "torch._guards:active_fake_mode",
@@ -301,16 +313,14 @@ _MODES = (
             "_aot_autograd.utils",
         )
     ),
-    *(
-        Patch(
-            f"torch._functorch._aot_autograd.{module}:is_fake_tensor",
-            interop.is_fake_tensor,
-            When.FAKES_EXIST,
-            "Since 2.14: AOTAutograd asks a function whether it traces FakeTensors.",
-            copies=False,
-            optional=True,
-        )
-        for module in ("frontend_utils", "functional_utils", "graph_compile", "runtime_wrappers", "utils")
+    *_same(
+        "torch._functorch._aot_autograd.{}:is_fake_tensor",
+        "frontend_utils functional_utils graph_compile runtime_wrappers utils",
+        interop.is_fake_tensor,
+        When.FAKES_EXIST,
+        "Since 2.14: AOTAutograd asks a function whether it traces FakeTensors.",
+        copies=False,
+        optional=True,
     ),
     Patch(
         "torch._functorch._aot_autograd.frontend_utils:maybe_get_fake_mode",
@@ -409,6 +419,12 @@ _TRACING = (
         "Higher-order operators are dispatched in Python, which has no kernels for the Fake key.",
     ),
     Patch(
+        "torch._ops:TorchBindOpOverload._dispatch_in_python",
+        _tracing.dispatch_with_object,
+        When.FAKES_EXIST,
+        "Operators given a FakeScriptObject are dispatched in Python, which has no kernels for the Fake key.",
+    ),
+    Patch(
         "torch._higher_order_ops.utils:setup_compilation_env",
         _tracing.setup_compilation_env,
         When.IN_MODE,
@@ -436,14 +452,22 @@ _AUTOGRAD = (
         "Backward creates tensors on the devices of its inputs: fakes for fakes, also outside the mode.",
     ),
     Patch(
+        "torch._functorch.eager_transforms:_jvp_with_argnums",
+        _training.jvp,
+        When.FAKES_EXIST,
+        "Forward-mode differentiation creates tangents of zeros on the devices of its inputs, likewise.",
+    ),
+    Patch(
         "torch.autograd:_make_grads",
         _training.make_grads,
         When.IN_MODE,
         "The initial gradient of a real graph has to be real.",
     ),
-    *(
-        Patch(f"torch.autograd.graph:{name}", by, When.GIVEN_FAKE, "Identifies saved tensors by address.")
-        for name, by in (("_get_sid", _training.get_sid), ("_get_tid", _training.get_tid))
+    *_each(
+        "torch.autograd.graph:{}",
+        {"_get_sid": _training.get_sid, "_get_tid": _training.get_tid},
+        When.GIVEN_FAKE,
+        "Identifies saved tensors by address.",
     ),
 )
 
@@ -454,22 +478,21 @@ _DEVICES = (
         When.IN_MODE,
         "Mixed precision works on a claimed GPU.",
     ),
-    *(
-        Patch(f"torch.cuda:{name}", by, When.IN_MODE, "Reads the properties of the device.")
-        for name, by in (
-            ("is_bf16_supported", _virtual_cards.is_bf16_supported),
-            ("get_device_capability", _virtual_cards.get_device_capability),
-        )
+    *_each(
+        "torch.cuda:{}",
+        {
+            "is_bf16_supported": _virtual_cards.is_bf16_supported,
+            "get_device_capability": _virtual_cards.get_device_capability,
+        },
+        When.IN_MODE,
+        "Reads the properties of the device.",
     ),
-    *(
-        Patch(
-            target,
-            _virtual_cards.on_cards(function),
-            When.IN_MODE,
-            "Answers for the cards of the mode; a `FakeTensorMode` has none, and the original answers.",
-            optional=True,
-        )
-        for target, function in _virtual_cards.ON_CARDS.items()
+    *_each(
+        "{}",
+        {target: _virtual_cards.on_cards(function) for target, function in _virtual_cards.ON_CARDS.items()},
+        When.IN_MODE,
+        "Answers for the cards of the mode; a `FakeTensorMode` has none, and the original answers.",
+        optional=True,
     ),
     Patch(
         "torch.cuda:_lazy_init",
@@ -495,6 +518,13 @@ _DEVICES = (
         _virtual_cards.get_device_module,
         When.IN_MODE,
         "Without an argument it returns the module of the accelerator, and caches it.",
+    ),
+    Patch(
+        "torch._C:_get_accelerator",
+        _virtual_cards.get_accelerator,
+        When.IN_MODE,
+        "The device of a mesh that `fully_shard` makes for itself.",
+        optional=True,
     ),
     Patch(
         "torch.backends.cudnn:m.set_flags",
@@ -528,18 +558,17 @@ _DEVICES = (
         When.FAKES_EXIST,
         "Checks whether a gradient overflowed, which is an unknown value.",
     ),
-    *(
-        Patch(
-            f"torch.cuda:{name}",
-            _instead(function),
-            When.IN_MODE,
-            "The current device, generators, streams and events of claimed devices.",
-        )
-        for name, function in _devices.IN_THE_MODE.items()
+    *_each(
+        "torch.cuda:{}",
+        {name: _instead(function) for name, function in _devices.IN_THE_MODE.items()},
+        When.IN_MODE,
+        "The current device, generators, streams and events of claimed devices.",
     ),
-    *(
-        Patch(f"torch.cuda:{name}.__new__", by, When.IN_MODE, "Has no base class in a PyTorch without CUDA.")
-        for name, by in (("Stream", _devices.new_stream), ("Event", _devices.new_event))
+    *_each(
+        "torch.cuda:{}.__new__",
+        {"Stream": _devices.new_stream, "Event": _devices.new_event},
+        When.IN_MODE,
+        "Has no base class in a PyTorch without CUDA.",
     ),
     Patch(
         "torch._C:_ensureCUDADeviceGuardSet",
@@ -547,30 +576,20 @@ _DEVICES = (
         When.FAKES_EXIST,
         "PyTorch's FakeTensorMode would replace torchfake's device guard by one without streams.",
     ),
-    *(
-        Patch(
-            target,
-            _devices.uncached,
-            When.IN_MODE,
-            "PyTorch caches the result, which differs between a claimed and a real device.",
-            optional=True,
-        )
-        for target in (
-            "torch.cuda:_check_bf16_tensor_supported",
-            "torch.xpu:get_device_capability",
-            "torch._subclasses.fake_tensor:init_gpu_context",
-            "torch.nn.attention.varlen:_should_use_cudnn",
-            "torch.nn.attention._fa3:_get_device_major",
-            "torch.nn.attention._fa4:_get_device_major",
-            "torch.utils._triton:has_triton",
-            "torch.utils._triton:has_triton_tma",
-            "torch.utils._triton:has_triton_tma_device",
-            "torch.utils._triton:has_triton_stable_tma_api",
-            "torch.utils._triton:has_triton_experimental_host_tma",
-            "torch.utils._triton:has_triton_tensor_descriptor_host_tma",
-            "torch.utils._triton:has_datacenter_blackwell_tma_device",
-            "torch._utils_internal:max_clock_rate",
-        )
+    *_same(
+        "{}",
+        "torch.cuda:_check_bf16_tensor_supported torch.xpu:get_device_capability "
+        "torch._subclasses.fake_tensor:init_gpu_context torch.nn.attention.varlen:_should_use_cudnn "
+        "torch.nn.attention._fa3:_get_device_major torch.nn.attention._fa4:_get_device_major "
+        "torch.utils._triton:has_triton torch.utils._triton:has_triton_tma "
+        "torch.utils._triton:has_triton_tma_device torch.utils._triton:has_triton_stable_tma_api "
+        "torch.utils._triton:has_triton_experimental_host_tma "
+        "torch.utils._triton:has_triton_tensor_descriptor_host_tma "
+        "torch.utils._triton:has_datacenter_blackwell_tma_device torch._utils_internal:max_clock_rate",
+        _devices.uncached,
+        When.IN_MODE,
+        "PyTorch caches the result, which differs between a claimed and a real device.",
+        optional=True,
     ),
 )
 
@@ -599,35 +618,31 @@ _MODULES = (
         When.FAKES_EXIST,
         "Checks that no variance is negative.",
     ),
-    *(
-        Patch(target, _training.with_valid_input, When.FAKES_EXIST, "Validates values.", optional=True)
-        for target in (
-            "torch.distributions.distribution:Distribution.__init__",
-            "torch.distributions.distribution:Distribution._validate_sample",
-            "torch.distributions.geometric:Geometric.__init__",
-            "torch.distributions.continuous_bernoulli:ContinuousBernoulli.__init__",
-        )
+    *_same(
+        "torch.distributions.{}",
+        "distribution:Distribution.__init__ distribution:Distribution._validate_sample "
+        "geometric:Geometric.__init__ continuous_bernoulli:ContinuousBernoulli.__init__",
+        _training.with_valid_input,
+        When.FAKES_EXIST,
+        "Validates values.",
+        optional=True,
     ),
-    *(
-        Patch(
-            f"torch.optim._adafactor:{name}",
-            _training.with_factors_alone,
-            When.FAKES_EXIST,
-            "Reads norms, which are only used as factors.",
-        )
-        for name in ("_single_tensor_adafactor", "_multi_tensor_adafactor")
+    *_same(
+        "torch.optim._adafactor:{}",
+        "_single_tensor_adafactor _multi_tensor_adafactor",
+        _training.with_factors_alone,
+        When.FAKES_EXIST,
+        "Reads norms, which are only used as factors.",
     ),
 )
 
 _DATA = (
-    *(
-        Patch(
-            f"torch.utils.data.sampler:{name}.__iter__",
-            _training.real_steps,
-            When.FAKES_EXIST,
-            "The samples of a batch are values, so they are drawn for real.",
-        )
-        for name in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+    *_same(
+        "torch.utils.data.sampler:{}.__iter__",
+        "RandomSampler SubsetRandomSampler WeightedRandomSampler",
+        _training.real_steps,
+        When.FAKES_EXIST,
+        "The samples of a batch are values, so they are drawn for real.",
     ),
     Patch(
         "torch.utils.data.sampler:WeightedRandomSampler.__init__",
@@ -644,18 +659,11 @@ _DATA = (
     Patch(
         "torch.utils.data.dataset:randperm", _training.real, When.IN_MODE, "`random_split` draws indices.", copies=False
     ),
-    *(
-        Patch(
-            f"torch.utils.data.dataloader:_BaseDataLoaderIter.{name}",
-            by,
-            When.IN_MODE,
-            "Draws the seed of the workers and runs the sampler. Samples are fetched elsewhere, in the mode.",
-        )
-        for name, by in (
-            ("__init__", _training.real_unless_drawn),
-            ("_next_index", _training.real),
-            ("_reset", _training.real),
-        )
+    *_each(
+        "torch.utils.data.dataloader:_BaseDataLoaderIter.{}",
+        {"__init__": _training.real_unless_drawn, "_next_index": _training.real, "_reset": _training.real},
+        When.IN_MODE,
+        "Draws the seed of the workers and runs the sampler. Samples are fetched elsewhere, in the mode.",
     ),
     Patch(
         "torch.utils.data._utils.collate:default_collate_fn_map[torch.Tensor]",
@@ -693,30 +701,27 @@ _FILES = (
         When.GIVEN_FAKE,
         "Copies data, which a fake does not have.",
     ),
-    *(
-        Patch(f"torch:Tensor.{name}", by, When.GIVEN_FAKE, "A fake has no memory to share.")
-        for name, by in (("share_memory_", _serialization.share_memory_), ("is_shared", _serialization.is_shared))
+    *_each(
+        "torch:Tensor.{}",
+        {"share_memory_": _serialization.share_memory_, "is_shared": _serialization.is_shared},
+        When.GIVEN_FAKE,
+        "A fake has no memory to share.",
     ),
-    *(
-        Patch(
-            f"multiprocessing.reduction:ForkingPickler._extra_reducers[{kind}]",
-            _serialization.reduce_for_process,
-            When.GIVEN_FAKE,
-            "Shares memory; a fake is pickled instead.",
-        )
-        for kind in ("torch.Tensor", "torch.nn.parameter.Parameter")
+    *_same(
+        "multiprocessing.reduction:ForkingPickler._extra_reducers[{}]",
+        "torch.Tensor torch.nn.parameter.Parameter",
+        _serialization.reduce_for_process,
+        When.GIVEN_FAKE,
+        "Shares memory; a fake is pickled instead.",
     ),
 )
 
 _DISTRIBUTED = (
-    *(
-        Patch(
-            f"torch.nn.parallel.comm:{name}",
-            by,
-            When.IN_MODE_OR_GIVEN_FAKE,
-            "`DataParallel` copies between cards through NCCL, in builds with CUDA alone.",
-        )
-        for name, by in _data_parallel.OF_CARDS.items()
+    *_each(
+        "torch.nn.parallel.comm:{}",
+        _data_parallel.OF_CARDS,
+        When.IN_MODE_OR_GIVEN_FAKE,
+        "`DataParallel` copies between cards through NCCL, in builds with CUDA alone.",
     ),
     Patch(
         "torch.cuda.nccl:reduce",
@@ -730,15 +735,22 @@ _DISTRIBUTED = (
         When.IN_MODE,
         "Calls the copies of a module in threads of its own, which are not in the mode.",
     ),
+    *_each(
+        "torch.distributed.distributed_c10d:{}",
+        _distributed.IN_A_GROUP,
+        When.IN_MODE,
+        "One process stands for one rank of many: there is nobody to meet or to hear from.",
+        optional=True,
+    ),
     *(
         Patch(
             f"torch.distributed.distributed_c10d:{name}",
             by,
             When.IN_MODE,
-            "One process stands for one rank of many: there is nobody to meet or to hear from.",
+            "With stand-ins, all ranks contribute the values of this one if these are known.",
             optional=True,
         )
-        for name, by in _distributed.IN_A_GROUP.items()
+        for name, by in _contributions.OF_KNOWN_VALUES.items()
     ),
     Patch(
         "torch.distributed.device_mesh:DeviceMesh.__init__",
@@ -760,6 +772,20 @@ _DISTRIBUTED = (
         When.IN_MODE,
         "Reads the reduced gradients from the future of the fake group, which holds nothing.",
         optional=True,
+    ),
+    *(
+        Patch(
+            f"torch.nn.parallel.distributed:DistributedDataParallel.{name}",
+            by,
+            When.IN_MODE,
+            "The reducer tells other ranks through memory which parameters were used.",
+            optional=True,
+        )
+        for name, by in (
+            ("_ddp_init_helper", _unused_parameters.make_reducer),
+            ("_set_static_graph", _unused_parameters.set_static_graph),
+            ("_post_forward", _unused_parameters.post_forward),
+        )
     ),
     Patch(
         "torch.distributed.checkpoint.utils:_DistWrapper.__init__",
@@ -810,27 +836,31 @@ _LIBRARIES = (
 
 _SYMBOLIC = (
     Patch(
+        "torch.fx.experimental.proxy_tensor:_build_proxy_for_sym_expr",
+        _symbolic_proxies.build_proxy,
+        When.ALWAYS,
+        "Reads sympy's expressions only; for those of torchfake's symbols.",
+        optional=True,
+    ),
+    Patch(
         "torch:SymBool.__sym_ite__",
         _symbolic.sym_ite,
         When.ALWAYS,
         "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
     ),
-    *(
-        Patch(
-            f"torch.fx.experimental.symbolic_shapes:{name}",
-            by,
-            When.ALWAYS,
-            "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
-            optional=True,
-        )
-        for name, by in (
-            ("guarding_hint_or_throw", _symbolic.guarding_hint_or_throw),
-            ("_advise_is_size", _symbolic.advise_is_size),
-            ("_constrain_range_for_size", _symbolic.constrain_range_for_size),
-            ("compute_unbacked_bindings", _symbolic.compute_unbacked_bindings),
-            ("rebind_unbacked", _symbolic.rebind_unbacked),
-            ("has_static_value", _symbolic.is_singleton),
-        )
+    *_each(
+        "torch.fx.experimental.symbolic_shapes:{}",
+        {
+            "guarding_hint_or_throw": _symbolic.guarding_hint_or_throw,
+            "_advise_is_size": _symbolic.advise_is_size,
+            "_constrain_range_for_size": _symbolic.constrain_range_for_size,
+            "compute_unbacked_bindings": _symbolic.compute_unbacked_bindings,
+            "rebind_unbacked": _symbolic.rebind_unbacked,
+            "has_static_value": _symbolic.is_singleton,
+        },
+        When.ALWAYS,
+        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+        optional=True,
     ),
 )
 

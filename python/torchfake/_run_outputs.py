@@ -48,8 +48,8 @@ def _frames(piece: Piece) -> list[dict[str, Any]]:
     frames = [{"name": piece.op or piece.owner, "filename": f"owner: {piece.owner}", "line": 0}]
     if piece.module:
         frames.append({"name": piece.module, "filename": "module", "line": 0})
-    if piece.file:
-        frames.append({"name": piece.phase or "program", "filename": piece.file, "line": piece.line})
+    for file, line in piece.stack or ([(piece.file, piece.line)] if piece.file else []):
+        frames.append({"name": piece.phase or "program", "filename": file, "line": line})
     return frames
 
 

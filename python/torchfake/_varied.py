@@ -1,8 +1,8 @@
 """The quantity that `torchfake fit --vary` varies: an option of the program, or an environment variable.
 
-`batch_size` is matched with the options of the program's own `argparse` parser, whether spelled `--batch-size`,
-`--batch_size` or with that destination name. `--batch-size` is passed on the command line as written, `env:BATCH` (or
-`BATCH`) in the environment. If the program's arguments contain `{batch_size}`, it is replaced there.
+`batch_size` is matched with the options of the program's own parser (`argparse`, click or typer), whether spelled
+`--batch-size`, `--batch_size` or with that destination name. `--batch-size` is passed on the command line as written,
+`env:BATCH` (or `BATCH`) in the environment. If the program's arguments contain `{batch_size}`, it is replaced there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -74,7 +76,7 @@ class Varied:
             self.was_taken = True
             yield [f"{self.name}={value}", *without_option(arguments, [self.name])]
         else:
-            with self._found_by_argparse(value):
+            with self._found_by_argparse(value), self._found_by_click(value):
                 yield arguments
 
     @contextlib.contextmanager
@@ -88,8 +90,9 @@ class Varied:
             given = list(sys.argv[1:] if args is None else args)
             for action in parser._actions:
                 self.seen += action.option_strings
-                if action.option_strings and self._names(action):
-                    given = [f"{_longest(action)}={value}", *without_option(given, action.option_strings)]
+                if action.option_strings and self._is_named(action.dest, action.option_strings):
+                    longest = max(action.option_strings, key=len)
+                    given = [f"{longest}={value}", *without_option(given, action.option_strings)]
                     self.was_taken = True
                     break
             return parse(parser, given, *rest, **keywords)
@@ -100,17 +103,45 @@ class Varied:
         finally:
             argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
 
-    def _names(self, action: argparse.Action) -> bool:
+    @contextlib.contextmanager
+    def _found_by_click(self, value: int) -> Iterator[None]:
+        with contextlib.ExitStack() as patched:
+            for module in ("click.core", "typer._click.core"):  # typer has a copy of click
+                if importlib.util.find_spec(module.partition(".")[0]) is not None:
+                    with contextlib.suppress(ModuleNotFoundError):
+                        patched.enter_context(self._found_by_command(importlib.import_module(module).Command, value))
+            yield
+
+    @contextlib.contextmanager
+    def _found_by_command(self, command: Any, value: int) -> Iterator[None]:
+        parse = command.parse_args
+
+        @functools.wraps(parse)
+        def with_value(this: Any, context: Any, args: list[str]) -> Any:
+            given = list(args)
+            for option in this.params:
+                if option.param_type_name != "option":
+                    continue
+                self.seen += option.opts
+                if self._is_named(option.name or "", option.opts):
+                    given = [f"{max(option.opts, key=len)}={value}", *without_option(given, option.opts)]
+                    self.was_taken = True
+                    break
+            return parse(this, context, given)
+
+        command.parse_args = with_value
+        try:
+            yield
+        finally:
+            command.parse_args = parse
+
+    def _is_named(self, destination: str, options: Sequence[str]) -> bool:
         wanted = _plain(self.name)
-        return wanted == _plain(action.dest) or any(wanted == _plain(option) for option in action.option_strings)
+        return wanted == _plain(destination) or any(wanted == _plain(option) for option in options)
 
 
 def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_").lower()
-
-
-def _longest(action: argparse.Action) -> str:
-    return max(action.option_strings, key=len)
 
 
 def without_option(arguments: Sequence[str], spellings: Sequence[str]) -> list[str]:

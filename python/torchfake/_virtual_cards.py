@@ -483,3 +483,9 @@ def get_device_module(original: Any, device: Any = None) -> ModuleType:
         return torch.cuda
     module: ModuleType = original.__wrapped__(device)
     return module
+
+
+def get_accelerator(original: Any, *args: Any, **kwargs: Any) -> torch.device:
+    cards = current_cards()
+    has_cards = cards is not None and len(cards) > 0
+    return torch.device("cuda") if has_cards else original(*args, **kwargs)

@@ -15,7 +15,7 @@ import typer.core
 from rich.console import Console
 
 import torchfake
-from torchfake._all_ranks import RankFailedError, format_roles, run_all_ranks
+from torchfake._all_ranks import RankFailedError, file_of_rank, format_roles, page_of_roles, run_all_ranks
 from torchfake._children import Children
 from torchfake._dynamic_inputs import make_dynamic, parse_dynamic
 from torchfake._fit_cli import fit
@@ -242,7 +242,9 @@ def run(
     launch = None
     try:
         if rank == "all":
-            raise typer.Exit(_run_all(context, nnodes * (nproc_per_node or 1), quiet=quiet, json_file=json_file))
+            files = Outputs(html, snapshot, trace_file)
+            world_size = nnodes * (nproc_per_node or 1)
+            raise typer.Exit(_run_all(context, world_size, program.name, files, quiet=quiet, json_file=json_file))
         if rank is not None and not rank.isdigit():
             raise ValueError(f"--rank {rank}: expected a number, or all")
         if nproc_per_node is not None or nnodes > 1:
@@ -273,11 +275,16 @@ def run(
     raise typer.Exit(code)
 
 
-def _run_all(context: typer.Context, world_size: int, *, quiet: bool, json_file: Path | None) -> int:
+def _run_all(
+    context: typer.Context, world_size: int, program: str, files: Outputs, *, quiet: bool, json_file: Path | None
+) -> int:
     """Runs one rank of each role, each as a process with this command. Returns the first nonzero exit code."""
 
     def command(rank: int, file: Path) -> list[str]:
-        changed = {"rank": str(rank), "json_file": str(file), "quiet": True}
+        changed: dict[str, Any] = {"rank": str(rank), "json_file": str(file), "quiet": True}
+        if files.html is not None:
+            changed |= {"html": None, "track": True}
+        changed |= {"snapshot": file_of_rank(files.snapshot, rank), "trace_file": file_of_rank(files.trace, rank)}
         arguments = context.params["arguments"] or []
         return [sys.executable, "-m", "torchfake", "run", *_options_of(context, changed), "--", *arguments]
 
@@ -289,6 +296,8 @@ def _run_all(context: typer.Context, world_size: int, *, quiet: bool, json_file:
     if json_file is not None:
         report = {"ranks": world_size, "left_out": left_out, "roles": [role.to_json() for role in roles]}
         json_file.write_text(json.dumps(report, indent=2) + "\n")
+    if files.html is not None:
+        files.html.write_text(page_of_roles(program, roles, left_out), encoding="utf-8")
     if not quiet:
         typer.echo(format_roles(roles, left_out), err=True)
     return next((code for role in roles if (code := int(role.report["exit_code"])) != 0), 0)

@@ -105,13 +105,14 @@ def detach(mode: _C.ModeState | None = None) -> None:
     _C.set_memory_model(state, None)
 
 
-def track(*, lines: bool = False, **card: Any) -> Tracker:
+def track(*, lines: bool = False, stacks: bool = False, **card: Any) -> Tracker:
     """Records who owns the memory of the active mode, or of a `fake_mode()` that it enters itself.
 
     Takes the arguments of `attach` for a mode without a model; the default card has 80 GiB. With `lines=True` every
-    block records the file and line of the program that allocated it, which takes time.
+    block records the file and line of the program that allocated it, which takes time; with `stacks=True` also the
+    lines that led there.
     """
-    return Tracker(card, lines)
+    return Tracker(card, lines, stacks)
 
 
 def _model() -> _C.MemoryModel:

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from torchfake import fit as fitting
+from torchfake._fit_cli import print_fit
 from torchfake._measures import Checkpointing, EightBitAdam, FullyShard, Sgd, repeated_blocks
 from torchfake._search import Search
 from torchfake._trials import Runner, TrialFailedError
@@ -124,6 +125,75 @@ def test_the_program_gets_the_value(tmp_path: Path, vary: str, read: str, argume
     assert found.findings[0].largest == 3  # and the context
 
 
+COMMANDS = {
+    "click": """
+        import click, torch
+
+        @click.command()
+        @click.option("--batch-size", "-b", type=int, default=1)
+        def main(batch_size):
+            torch.empty(batch_size << 30, dtype=torch.uint8, device="cuda")
+
+        main()
+    """,
+    "typer": """
+        import torch, typer
+
+        app = typer.Typer()
+
+        @app.command()
+        def train(size_of_batch: int = typer.Option(1, "--batch-size")):
+            torch.empty(size_of_batch << 30, dtype=torch.uint8, device="cuda")
+
+        @app.command()
+        def other():
+            pass
+
+        app()
+    """,
+    "a subclass of argparse's parser": """
+        import argparse, torch
+
+        class Parser(argparse.ArgumentParser):
+            def parse_args(self, *args, **keywords):
+                return super().parse_args(*args, **keywords)
+
+        parser = Parser()
+        parser.add_argument("--batch-size", type=int, default=1)
+        torch.empty(parser.parse_args().batch_size << 30, dtype=torch.uint8, device="cuda")
+    """,
+}
+
+
+@pytest.mark.parametrize("library", COMMANDS)
+def test_an_option_is_found_in_the_parser_of_a_library(tmp_path: Path, library: str) -> None:
+    arguments = ["train", "--batch-size", "2"] if library == "typer" else []
+    run = runner(tmp_path, COMMANDS[library], *arguments)
+    found = fitting.fit_card(run, Varied.parse("batch_size=1..9"), "L4")
+    assert found.findings[0].largest == 3
+
+
+@pytest.mark.parametrize("library", ["click", "a subclass of argparse's parser"])
+def test_a_parser_without_the_option_is_told_with_those_that_it_has(tmp_path: Path, library: str) -> None:
+    with pytest.raises(TrialFailedError, match=r"no option for width; it has .*--batch-size"):
+        fitting.fit_card(runner(tmp_path, COMMANDS[library]), Varied.parse("width=1..9"), "L4")
+
+
+def test_a_value_reaches_a_file_of_settings(tmp_path: Path) -> None:
+    program = """
+        import json, sys, torch
+
+        settings = json.load(open(sys.argv[1]))
+        for setting in sys.argv[2:]:
+            key, _, value = setting.partition("=")
+            settings[key] = json.loads(value)
+        torch.empty(settings["batch"] << 30, dtype=torch.uint8, device="cuda")
+    """
+    (tmp_path / "settings.json").write_text('{"batch": 1}')
+    run = runner(tmp_path, program, str(tmp_path / "settings.json"), "batch={n}")
+    assert fitting.fit_card(run, Varied.parse("n=1..9"), "L4").findings[0].largest == 3
+
+
 def test_a_program_that_has_no_such_option_or_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(TrialFailedError, match=r"no option for width; it has .*--batch-size"):
         fitting.fit_card(runner(tmp_path), Varied.parse("width=1..9"), "L4")
@@ -170,6 +240,14 @@ def test_blocks_are_the_outermost_that_repeat() -> None:
     model = nn.ModuleDict({"layers": nn.ModuleList([block(), block()]), "head": nn.Linear(2, 2)})
     assert repeated_blocks(model) == list(model["layers"])
     assert repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+def test_names_and_errors_that_look_like_markup_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = fitting.Finding("L4", 1 << 30, None, None, {}, error="failed: [/bold]")
+    advice = [fitting.Advice("checkpointing", "", None, not_applicable="[/red] has no blocks")]
+    print_fit(fitting.Fit("[/b].py", Varied.parse("--x[/i]=1..2"), [finding], advice))
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("[/b].py", "--x[/i]", "[/bold]", "[/red]"))
 
 
 def test_the_command_prints_json_of_the_schema_and_advice(tmp_path: Path) -> None:

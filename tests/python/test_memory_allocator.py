@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from torchfake import _C
+import torchfake
+from torchfake import _C, memory
 
 RECORDED = Path(__file__).parents[1] / "memory" / "recorded" / "allocator.json.gz"
 RECORDING = json.loads(gzip.decompress(RECORDED.read_bytes()))
@@ -182,6 +184,40 @@ def test_a_card_that_is_full_ends_in_an_out_of_memory_error_and_can_go_on() -> N
     model.allocate(70 * MiB)  # the cached segment of 60 MiB is given back for it
     stats = flat(model.stats())
     assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 2)
+
+
+def test_memory_beyond_the_card_can_be_refused_before_cached_segments_are_released() -> None:
+    model = _C.AllocatorModel(config="throw_on_cudamalloc_oom:True", total=100 * MiB)
+    model.free(model.allocate(60 * MiB))
+    with pytest.raises(RuntimeError, match=r"preemptively rejected .* limit. Requested size: 70.00 MiB"):
+        model.allocate(70 * MiB)
+    stats = flat(model.stats())
+    assert (stats["num_ooms"], stats["num_alloc_retries"], stats["reserved_bytes.all.current"]) == (0, 0, 60 * MiB)
+    assert stats["num_oom_rejections"] == 1
+
+
+def test_later_settings_keep_the_kind_of_segments_and_reset_the_others() -> None:
+    with torchfake.fake_mode(gpus="L4"):
+        settings = torch.cuda.memory._set_allocator_settings
+        settings("expandable_segments:True,large_segment_size_mb:40")
+        settings("max_split_size_mb:100")
+        with pytest.raises(ValueError, match="must be >= 40"):
+            settings("max_split_size_mb:30")
+        kept = [torch.empty(3 * MiB, dtype=torch.uint8, device="cuda")]
+        assert [segment["is_expandable"] for segment in memory.snapshot()] == [True]
+        settings("expandable_segments:False")
+        kept.append(torch.empty(300 * MiB, dtype=torch.uint8, device="cuda"))
+        assert memory.stats()["oversize_segments.current"] == 0  # max_split_size_mb is reset
+        assert [segment["is_expandable"] for segment in memory.snapshot()].count(False) == 1
+
+
+@pytest.mark.parametrize(
+    "config", ["release_lock_on_hipmalloc:True", "pinned_use_hip_host_register:True", "pinned_free_catch_all:False"]
+)
+def test_options_without_an_effect_on_cards_are_accepted(config: str) -> None:
+    model = _C.AllocatorModel(config=config, total=1 << 30)
+    model.allocate(MiB)
+    assert flat(model.stats())["reserved_bytes.all.current"] == 2 * MiB
 
 
 @pytest.mark.parametrize(

@@ -279,3 +279,14 @@ def test_a_snapshot_can_be_saved_for_pytorchs_viewer(tmp_path: Path) -> None:
     assert content["segments"] == memory.snapshot()
     assert content["device_traces"] == [[]]
     del x
+
+
+@pytest.mark.usefixtures("card")
+def test_the_random_state_of_recurrent_networks_is_allocated_once_and_kept() -> None:
+    state = 24 * 132 * 2048
+    for dropout, expected in ((0.0, 0), (0.5, state), (0.5, state)):
+        model = nn.LSTM(8, 8, 2, dropout=dropout).cuda()
+        model(torch.randn(3, 2, 8, device="cuda"))
+        del model
+        gc.collect()
+        assert memory.allocated() == expected

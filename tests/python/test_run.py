@@ -253,6 +253,22 @@ def test_a_program_that_spawns_its_ranks_runs_one_of_them(tmp_path, capsys):
     assert "process 0 of 4" in report["stand_ins"][0]["answer"]
 
 
+def test_processes_that_the_program_does_not_join_have_ended(tmp_path, capsys):
+    text = """
+        import torch.multiprocessing as mp
+        def main(rank, queue):
+            queue.put(rank)
+        if __name__ == "__main__":
+            queue = mp.SimpleQueue()
+            started = mp.start_processes(main, args=(queue,), nprocs=2, join=False)
+            while not started.join():
+                pass
+            print(len(started.processes), queue.get())
+        """
+    code, _, _ = _run(tmp_path, text, gpus="2xT4")
+    assert (code, capsys.readouterr().out) == (0, "0 0\n")
+
+
 def test_torch_compile_runs_the_captured_graph(tmp_path, capsys):
     text = """
         import torch, warnings

@@ -121,6 +121,23 @@ def test_all_ranks_run_once_for_each_role(tmp_path):
     assert "rank 1 of 4, role 2 of 2" in ended.stderr
 
 
+def test_the_page_of_all_ranks_has_a_table_of_them_and_other_files_are_written_by_each(tmp_path):
+    ended = command(
+        tmp_path, "--gpus", "2xH200", "--nnodes", "2", "--nproc-per-node", "2", "--rank", "all", "--html", "r.html",
+        "--snapshot", "s.pickle", "--trace", "t.json", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    page = (tmp_path / "r.html").read_text()
+    assert "<td>0, 2<td>tp=0<td class=number>0<td class=number>12.00 MiB" in page
+    assert "<td>1, 3<td>tp=1<td class=number>0<td class=number>24.00 MiB" in page
+    assert page.count("<details") == 2
+    assert "communication" in page
+    files = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
+    assert files == {
+        "train.py", "r.html", "s-rank0.pickle", "s-rank1.pickle", "t-rank0.json", "t-rank1.json",
+    }  # fmt: skip
+
+
 def test_roles_leave_out_the_dimensions_along_which_data_is_split():
     mesh = Mesh(("pp", "dp_shard", "tp"), (2, 2, 2), tuple(range(8)))
     assert mesh.roles() == {
@@ -158,6 +175,15 @@ def test_processes_of_a_launcher_run_under_the_mode_each_as_its_rank(tmp_path):
     assert "2 processes that it started" in ended.stderr
     chosen = command(tmp_path, "--gpus", "2xA100-40GB", "--rank", "1", "train.py", text=launcher)
     assert chosen.stdout == "worker 1 2 NVIDIA A100-SXM4-40GB\n"
+
+
+def test_a_process_that_the_program_leaves_behind_is_waited_for(tmp_path):
+    (tmp_path / "worker.py").write_text("import time; time.sleep(1); print('the end')")
+    launcher = "import subprocess, sys; subprocess.Popen([sys.executable, 'worker.py'])"
+    ended = command(tmp_path, "--gpu", "T4", "train.py", text=launcher)
+    assert (ended.returncode, ended.stdout) == (0, "the end\n"), ended.stderr
+    assert "worker.py ended with 0" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_arguments_of_a_module_are_its_own(tmp_path):
@@ -213,3 +239,20 @@ def test_a_short_run_says_nothing(capsys):
     with progress(mode), mode:
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_module_is_sharded_onto_the_cards_without_a_mesh(tmp_path):
+    program = """
+        import torch, torch.distributed as dist
+        from torch.distributed.fsdp import fully_shard
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(1)
+        model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64))
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        model(torch.zeros(2, 3, dtype=torch.long, device="cuda")).sum().backward()
+        print(model[0].weight.device, model[0].weight.to_local().shape, torch.accelerator.current_accelerator())
+        """
+    ended = command(tmp_path, "--gpus", "4xH200", "--nproc-per-node", "4", "--rank", "1", "train.py", text=program)
+    assert ended.stdout == "cuda:1 torch.Size([25, 64]) cuda\n", ended.stderr

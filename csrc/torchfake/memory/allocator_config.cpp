@@ -152,7 +152,8 @@ bool has_no_effect(std::string_view key) {
       std::string_view("pinned_free_catch_all"),
       std::string_view("release_lock_on_cudamalloc"),
       std::string_view("graph_capture_record_stream_reuse"),
-      std::string_view("throw_on_cudamalloc_oom"),
+      std::string_view("release_lock_on_hipmalloc"),
+      std::string_view("pinned_use_hip_host_register"),
   };
   return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end();
 }
@@ -183,6 +184,8 @@ void read_option(const std::string& key, Tokens& tokens, AllocatorConfig& config
         "per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
   } else if (key == "expandable_segments") {
     config.expandable_segments = to_bool(word, key);
+  } else if (key == "throw_on_cudamalloc_oom") {
+    config.throws_before_allocating = to_bool(word, key);
   } else if (key == "backend") {
     TORCH_CHECK_VALUE(word == "native", "allocator option backend: only native is modelled, got '", word, "'.");
   } else {
@@ -198,9 +201,14 @@ size_t AllocatorConfig::divisions_for(size_t nbytes) const {
   return roundup_power2_divisions[std::min(index, roundup_power2_divisions.size() - 1)];
 }
 
-AllocatorConfig parse_allocator_config(std::string_view text) {
+AllocatorConfig parse_allocator_config(std::string_view text, const AllocatorConfig& before) {
   AllocatorConfig config;
   config.text = text;
+  config.release = before.release;
+  config.large_segment_size = before.large_segment_size;
+  config.expandable_segments = before.expandable_segments;
+  config.per_process_memory_fraction = before.per_process_memory_fraction;
+  config.throws_before_allocating = before.throws_before_allocating;
   // The segment size is parsed first, wherever it appears: it is the minimum for other options.
   for (const bool segments_only : {true, false}) {
     if (!segments_only) {

@@ -40,6 +40,8 @@ struct AllocatorConfig {
   double garbage_collection_threshold = 0;
   double per_process_memory_fraction = 1;
   bool expandable_segments = false;
+  // Refuses what would exceed per_process_memory_fraction without freeing cached memory first.
+  bool throws_before_allocating = false;
   // Indexed by the power of two at or below the size in MiB: 1, 2, 4 ... 32768. 0 and 1 only round to 512 bytes.
   std::array<size_t, 16> roundup_power2_divisions{};
   AllocatorRelease release;
@@ -50,9 +52,10 @@ struct AllocatorConfig {
 };
 
 // Parses a value of PYTORCH_ALLOC_CONF: "max_split_size_mb:128,expandable_segments:True". Options for host memory or
-// locks are accepted and have no effect. Throws c10::ValueError for values that PyTorch rejects, and for
-// backend:cudaMallocAsync, which is a different allocator.
-AllocatorConfig parse_allocator_config(std::string_view text);
+// locks are accepted and have no effect. Like PyTorch, keeps what `before` says about the size of segments, expandable
+// segments and the fraction unless the text names them, and resets the other options. Throws c10::ValueError for values
+// that PyTorch rejects, and for backend:cudaMallocAsync, which is a different allocator.
+AllocatorConfig parse_allocator_config(std::string_view text, const AllocatorConfig& before = {});
 
 // The configuration from the environment: PYTORCH_CUDA_ALLOC_CONF, else PYTORCH_ALLOC_CONF, else the defaults. Throws
 // as above.

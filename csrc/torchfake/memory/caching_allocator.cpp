@@ -1,6 +1,7 @@
 // A model of PyTorch's caching allocator on one device: how it allocates and frees.
 #include <torchfake/memory/caching_allocator.h>
 
+#include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 
 #include <torchfake/memory/allocation_request.h>
@@ -136,6 +137,7 @@ Block* CachingAllocator::allocate(size_t nbytes, c10::StreamId stream) {
     if (limit_ && config_.garbage_collection_threshold > 0) {
       collect_garbage();
     }
+    refuse_early(request);
     block = new_segment(request, /*is_retry=*/false);
   }
   if (block == nullptr && release_oversized(request)) {
@@ -148,6 +150,24 @@ Block* CachingAllocator::allocate(size_t nbytes, c10::StreamId stream) {
     throw_out_of_memory(request);
   }
   return hand_out(request, block);
+}
+
+// Option throw_on_cudamalloc_oom.
+void CachingAllocator::refuse_early(const Request& request) {
+  if (C10_LIKELY(!config_.throws_before_allocating) || (limit_ && total_ + request.segment > *limit_)) {
+    return;
+  }
+  const double allowed = config_.per_process_memory_fraction * static_cast<double>(memory_.total_bytes());
+  if (total_ + request.segment <= static_cast<size_t>(allowed)) {
+    return;
+  }
+  ++stats_.num_oom_rejections;
+  TORCH_CHECK_WITH(
+      OutOfMemoryError,
+      false,
+      "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction "
+      "limit. Requested size: ",
+      c10::CachingAllocator::format_size(request.requested));
 }
 
 Block* CachingAllocator::find_free(Request& request) {

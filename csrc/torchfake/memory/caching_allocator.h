@@ -131,6 +131,7 @@ class CachingAllocator {
  private:
   struct Request;
 
+  void refuse_early(const Request& request);
   Block* find_free(Request& request);
   Block* new_segment(Request& request, bool is_retry);
   Block* expand_segment(Request& request);

@@ -3,16 +3,18 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 namespace torchfake::memory {
 
 namespace {
 
-constexpr uint64_t kTop = 0x7f0000000000;
+constexpr uint64_t kBottom = 0x7e0000000000;
 constexpr uint64_t kRegion = uint64_t{32} << 20;
 
 }  // namespace
 
-CardMemory::CardMemory(size_t total, size_t taken) : total_(total), taken_(taken), lowest_(kTop) {}
+CardMemory::CardMemory(size_t total, size_t taken) : total_(total), taken_(taken), next_(kBottom) {}
 
 std::optional<uint64_t> CardMemory::find_room(uint64_t begin, const Region& region, size_t nbytes) {
   uint64_t address = begin;
@@ -33,11 +35,11 @@ uint64_t CardMemory::reserve_addresses(size_t nbytes) {
     }
   }
   const size_t size = (nbytes + kRegion - 1) / kRegion * kRegion;
-  lowest_ -= size;
-  Region& region = regions_[lowest_];
+  const uint64_t begin = std::exchange(next_, next_ + size);
+  Region& region = regions_[begin];
   region.size = size;
-  region.ranges.emplace(lowest_, nbytes);
-  return lowest_;
+  region.ranges.emplace(begin, nbytes);
+  return begin;
 }
 
 std::optional<uint64_t> CardMemory::allocate(size_t nbytes) {

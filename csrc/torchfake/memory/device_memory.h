@@ -29,8 +29,9 @@ class DeviceMemory {
 };
 
 // A card with `total` bytes, of which the context and the libraries hold `taken`. Addresses are assigned as CUDA's
-// driver does: in regions of a multiple of 32 MiB, each below the previous one; the rest of a region is used for
-// requests that fit.
+// driver does: in regions of a multiple of 32 MiB; the rest of a region is used for requests that fit. Each region lies
+// above the previous one. A driver places them where the process has room, which differs between programs: most
+// recordings of whole programs agree with upwards, those of allocations alone with downwards.
 class CardMemory final : public DeviceMemory {
  public:
   explicit CardMemory(size_t total, size_t taken = 0);
@@ -71,7 +72,7 @@ class CardMemory final : public DeviceMemory {
   size_t used_ = 0;
   bool is_unlimited_ = false;
   std::map<uint64_t, Region, std::greater<>> regions_;  // from the highest down
-  uint64_t lowest_;
+  uint64_t next_;
 };
 
 }  // namespace torchfake::memory

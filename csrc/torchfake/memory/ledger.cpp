@@ -3,9 +3,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <torchfake/core/fake_storage.h>
+#include <torchfake/core/fake_tensor_impl.h>
 #include <torchfake/memory/scopes.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -13,7 +16,15 @@ namespace torchfake::memory {
 
 std::string_view to_string(Owner owner) {
   constexpr std::array<std::string_view, kOwners> kNames{
-      "parameters", "gradients", "optimizer state", "buffers", "activations", "inputs", "temporaries", "workspaces"};
+      "parameters",
+      "gradients",
+      "optimizer state",
+      "buffers",
+      "activations",
+      "inputs",
+      "temporaries",
+      "workspaces",
+      "communication"};
   return kNames[static_cast<size_t>(owner)];
 }
 
@@ -49,6 +60,14 @@ void Ledger::death(uint32_t number) noexcept {
   events_.push_back(~static_cast<int64_t>(number));
 }
 
+void claim_tensor(Ledger& ledger, const at::Tensor& tensor, Owner owner, uint32_t scope) {
+  if (tensor.defined() && as_fake(tensor) != nullptr) {
+    if (c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl())) {
+      ledger.claim(storage_context(storage), owner, scope);
+    }
+  }
+}
+
 void Ledger::claim(const void* storage, Owner owner, uint32_t scope) {
   const std::lock_guard lock(mutex_);
   TORCH_CHECK_INDEX(scope < scope_count(), "Ledger::claim: there is no scope ", scope, ".");
@@ -73,6 +92,50 @@ void Ledger::begin_backward() {
   }
 }
 
+void Ledger::note_collective(const void* storage) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = alive_.find(storage); found != alive_.end() && !records_[found->second].is_claimed) {
+    records_[found->second].owner = Owner::kCommunication;
+  }
+}
+
+void Ledger::claim_parameters(const std::vector<at::Tensor>& parameters, const std::vector<uint32_t>& scopes) {
+  TORCH_CHECK_VALUE(parameters.size() == scopes.size(), "claim_parameters: expected a scope for each parameter");
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].defined()) {
+      continue;
+    }
+    claim_tensor(*this, parameters[i], Owner::kParameters, scopes[i]);
+    if (parameters[i].is_leaf()) {
+      claim_tensor(*this, parameters[i].grad(), Owner::kGradients, scopes[i]);
+      const std::lock_guard lock(mutex_);
+      parameters_.insert_or_assign(
+          parameters[i].unsafeGetTensorImpl(),
+          Parameter{c10::weak_intrusive_ptr<c10::TensorImpl>(parameters[i].getIntrusivePtr()), scopes[i]});
+    }
+  }
+}
+
+void Ledger::claim_gradients() {
+  std::vector<std::pair<at::Tensor, uint32_t>> alive;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto entry = parameters_.begin(); entry != parameters_.end();) {
+      if (auto tensor = entry->second.tensor.lock()) {
+        alive.emplace_back(at::Tensor(std::move(tensor)), entry->second.scope);
+        ++entry;
+      } else {
+        entry = parameters_.erase(entry);
+      }
+    }
+  }
+  for (const auto& [parameter, scope] : alive) {
+    if (parameter.is_leaf()) {
+      claim_tensor(*this, parameter.grad(), Owner::kGradients, scope);
+    }
+  }
+}
+
 void Ledger::set_line_source(LineSource source) {
   line_source_ = std::move(source);
 }
@@ -85,6 +148,15 @@ void Ledger::begin_phase(std::string name) {
 std::vector<LedgerRecord> Ledger::records() const {
   const std::lock_guard lock(mutex_);
   return records_;
+}
+
+std::vector<LedgerRecord> Ledger::records_at(c10::Device device, int64_t event) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LedgerRecord> found;
+  std::copy_if(records_.begin(), records_.end(), std::back_inserter(found), [&](const LedgerRecord& record) {
+    return record.device == device && record.born <= event && (record.died == -1 || record.died > event);
+  });
+  return found;
 }
 
 std::vector<std::string> Ledger::phases() const {

@@ -1,6 +1,7 @@
 // The owners of a device's memory: every allocation with its owner, operator, module and phase, in order.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -24,8 +25,9 @@ enum class Owner : uint8_t {
   kInputs,  // created outside of modules, backward passes and optimizers
   kTemporaries,
   kWorkspaces,
+  kCommunication,  // sent or received by collectives, and nothing of the above that lasts
 };
-inline constexpr size_t kOwners = 8;
+inline constexpr size_t kOwners = 9;
 std::string_view to_string(Owner owner);
 
 // What a thread is currently running, as far as it has declared this.
@@ -71,8 +73,16 @@ class Ledger {
   // Sets the owner and the module of a storage's block; 0 keeps the module that created it. Does nothing if the storage
   // has no live block. Throws IndexError for an unknown scope.
   void claim(const void* storage, Owner owner, uint32_t scope = 0);
+  // The storage has been sent or received: its block belongs to communication unless it is claimed, or becomes an
+  // activation when a backward pass begins.
+  void note_collective(const void* storage) noexcept;
   // Starts a backward pass and a phase for it: tensors created by forward passes and still alive become activations.
   void begin_backward();
+
+  // Claims parameters, each for the module with the number in `scopes`, and their gradients: at once, and whenever a
+  // backward pass ends. Keeps no tensor alive. Throws ValueError if the lists differ in length.
+  void claim_parameters(const std::vector<at::Tensor>& parameters, const std::vector<uint32_t>& scopes);
+  void claim_gradients();
 
   // From now on; "" is none.
   void begin_phase(std::string name);
@@ -85,6 +95,8 @@ class Ledger {
   }
 
   std::vector<LedgerRecord> records() const;
+  // The blocks of `device` that are alive after an event.
+  std::vector<LedgerRecord> records_at(c10::Device device, int64_t event) const;
   std::vector<std::string> phases() const;
 
   // Bytes of `device` by owner after each event. More than `points` events are reduced to the highest of each of
@@ -96,13 +108,22 @@ class Ledger {
   std::vector<c10::Device> devices() const;
 
  private:
+  struct Parameter {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    uint32_t scope = 0;
+  };
+
   mutable std::mutex mutex_;
   std::vector<LedgerRecord> records_;
   std::vector<int64_t> events_;  // the number of the record that was created, or the complement of the one that ended
   ska::flat_hash_map<const void*, uint32_t> alive_;
+  ska::flat_hash_map<c10::TensorImpl*, Parameter> parameters_;
   std::vector<std::string> phases_{""};
   LineSource line_source_;
 };
+
+// Claims the storage of a tensor; does nothing for tensors that are undefined or not fake.
+void claim_tensor(Ledger& ledger, const at::Tensor& tensor, Owner owner, uint32_t scope);
 
 // The current context of this thread's allocations.
 struct LedgerContext {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/env.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -82,9 +83,7 @@ std::vector<c10::Device> MemoryModel::devices() const {
 
 void MemoryModel::set_config(std::string_view text) {
   const std::lock_guard lock(mutex_);
-  AllocatorConfig config = parse_allocator_config(text);
-  config.release = config_.release;
-  config_ = std::move(config);
+  config_ = parse_allocator_config(text, config_);
   for (const auto& device : devices_) {
     device->allocator.set_config(config_);
   }
@@ -156,6 +155,7 @@ MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocatio
     if (task != -1 && task != last_backward_) {
       last_backward_ = task;
       ledger_->begin_backward();
+      torch::autograd::Engine::get_default_engine().queue_callback([ledger = ledger_] { ledger->claim_gradients(); });
     }
     LedgerRecord record;
     record.storage = allocation.id;
@@ -317,15 +317,37 @@ void MemoryModel::record_stream(const void* id, c10::StreamId stream) {
   }
 }
 
+void MemoryModel::on_collective(const void* id) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (ledger_ != nullptr) {
+    ledger_->note_collective(id);
+  }
+}
+
+void MemoryModel::keep_buffer(Workspace which, c10::Device device, size_t nbytes) {
+  const Allocation allocation = allocation_of(nullptr, device, nbytes);
+  note_line();
+  const std::lock_guard lock(mutex_);
+  Device& on = device_of(device);
+  Entry& entry = on.workspaces[{which, false, 0}];
+  if (entry.block == nullptr) {
+    entry = take(on, allocation, Owner::kWorkspaces);
+  }
+}
+
 void MemoryModel::clear_workspaces() {
   const std::lock_guard lock(mutex_);
   for (const auto& device : devices_) {
-    for (const auto& [key, entry] : device->workspaces) {
-      if (entry.block != nullptr) {
-        give_back(entry);
+    for (auto entry = device->workspaces.begin(); entry != device->workspaces.end();) {
+      if (std::get<Workspace>(entry->first) == Workspace::kDropoutState) {
+        ++entry;
+        continue;
       }
+      if (entry->second.block != nullptr) {
+        give_back(entry->second);
+      }
+      entry = device->workspaces.erase(entry);
     }
-    device->workspaces.clear();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <torchfake/core/allocation.h>
+#include <torchfake/core/collective_observer.h>
 #include <torchfake/memory/caching_allocator.h>
 #include <torchfake/memory/history.h>
 #include <torchfake/memory/ledger.h>
@@ -32,7 +33,7 @@ struct HostBytes {
 };
 
 // Thread-safe. Devices are created when they are first claimed, all with the same card.
-class MemoryModel final : public StorageObserver {
+class MemoryModel final : public StorageObserver, public CollectiveObserver {
  public:
   explicit MemoryModel(Card card, AllocatorConfig config = {});
   ~MemoryModel() override;
@@ -41,9 +42,12 @@ class MemoryModel final : public StorageObserver {
   void on_alloc(const Allocation& allocation) override;
   void on_resize(const Allocation& allocation, size_t old_nbytes) override;
   void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override;
+  void on_collective(const void* id) noexcept override;
 
   // Marks the storage as used by `stream`: see CachingAllocator::record_stream.
   void record_stream(const void* id, c10::StreamId stream);
+  // Allocates a buffer that `device` has once and keeps, unless it has it.
+  void keep_buffer(Workspace which, c10::Device device, size_t nbytes);
   // Releases the workspaces of libraries, like torch._C._cuda_clearCublasWorkspaces().
   void clear_workspaces();
 

@@ -8,7 +8,7 @@
 
 namespace torchfake::memory {
 
-class ObserverPair final : public StorageObserver {
+class ObserverPair final : public StorageObserver, public CollectiveObserver {
  public:
   // If `first` refuses an allocation, `second` is not notified of it.
   ObserverPair(std::shared_ptr<StorageObserver> first, std::shared_ptr<StorageObserver> second)
@@ -32,6 +32,13 @@ class ObserverPair final : public StorageObserver {
   void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override {
     first_->on_free(id, device, nbytes);
     second_->on_free(id, device, nbytes);
+  }
+  void on_collective(const void* id) noexcept override {
+    for (StorageObserver* observer : {first_.get(), second_.get()}) {
+      if (auto* interested = dynamic_cast<CollectiveObserver*>(observer)) {
+        interested->on_collective(id);
+      }
+    }
   }
 
  private:

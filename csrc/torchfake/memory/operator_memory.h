@@ -58,6 +58,7 @@ enum class Workspace : unsigned char {
   kNone,
   kBlas,  // cuBLAS
   kBlasLt,  // cuBLASLt, which also obtains a handle of cuBLAS
+  kDropoutState,  // the random state of recurrent networks, one for each card
 };
 
 struct OperatorMemory {

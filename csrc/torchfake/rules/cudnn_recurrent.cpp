@@ -6,10 +6,13 @@
 #include <ATen/ops/empty.h>
 
 #include <torchfake/core/errors.h>
+#include <torchfake/core/fake_storage.h>
 #include <torchfake/core/kernel_environment.h>
+#include <torchfake/memory/observer_pair.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/rules/side_memory.h>
 #include <torchfake/values/known_values.h>
 
 #include <limits>
@@ -256,6 +259,18 @@ void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::
   std::for_each(weights.begin(), weights.end(), cast);
 }
 
+// The generators of dropout, one for each resident thread of the card, which PyTorch allocates once and keeps.
+void keep_dropout_state(const at::Tensor& input) {
+  constexpr int64_t kGenerator = 24;
+  c10::StorageImpl* storage = storage_of(*input.unsafeGetTensorImpl());
+  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
+  memory::MemoryModel* model = context == nullptr ? nullptr : memory::model_among(context->observer.get());
+  if (model != nullptr) {
+    const int64_t threads = side_memory::kMultiprocessors * side_memory::kThreadsPerMultiprocessor;
+    model->keep_buffer(memory::Workspace::kDropoutState, input.device(), static_cast<size_t>(kGenerator * threads));
+  }
+}
+
 }  // namespace
 
 template <Cudnn kMode, bool kPacked>
@@ -289,6 +304,9 @@ bool cudnn_recurrent(const Call& call) {
   const int64_t proj_size = hidden_size == out_size ? 0 : out_size;
   const int64_t layers = num_layers * (bidirectional ? 2 : 1);
   const at::Tensor buffer = buffer_of(weights, layout_of(weights, kMode, hidden_size, layers));
+  if (train && dropout > 0) {
+    keep_dropout_state(input);
+  }
   auto [output, hy, cy, reserve, new_buffer] = at::_cudnn_rnn(
       input,
       weights,

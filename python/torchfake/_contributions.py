@@ -1,0 +1,126 @@
+"""Collectives of known values under stand-ins: every rank is taken to contribute what this one does.
+
+Ranks agree on small numbers before they go on: sizes to pad to, whether to stop, how many have overflowed. With 1 in
+place of each, they would contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchfake import _C
+from torchfake._distributed import _applies, _has_stand_ins, _tell
+
+_ANSWER = "as if every rank had this rank's values"
+
+
+def _contribution(tensor: Any, group: Any) -> Tensor | None:
+    """The known values of a tensor that this rank contributes, on the CPU; None if there is nothing to assume."""
+    if not isinstance(tensor, Tensor) or not _C.is_plain_fake(tensor) or not _applies() or not _has_stand_ins():
+        return None
+    if dist.get_world_size(group) <= 1 or not _C.is_known(tensor):  # not a member: -1
+        return None
+    return tensor.detach().clone().cpu() if tensor.device.type == "cpu" else tensor.detach().cpu()
+
+
+def _reduce(mine: Tensor, op: Any, ranks: int) -> Tensor | None:
+    """What `ranks` equal contributions are reduced to; None for an operation with a factor."""
+    if op == dist.ReduceOp.SUM:
+        return mine * ranks
+    if op == dist.ReduceOp.PRODUCT:
+        return mine**ranks
+    if op == dist.ReduceOp.BXOR:
+        return mine if ranks % 2 else torch.zeros_like(mine)
+    same = (dist.ReduceOp.AVG, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.BAND, dist.ReduceOp.BOR)
+    return mine if any(op == each for each in same) else None
+
+
+def _write(tensor: Tensor, values: Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(values)
+
+
+def all_reduce(
+    original: Callable[..., Any],
+    tensor: Any,
+    op: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+    **kwargs: Any,
+) -> Any:
+    op = dist.ReduceOp.SUM if op is None else op
+    mine = _contribution(tensor, group)
+    work = original(tensor, op, group, async_op, **kwargs)
+    reduced = None if mine is None else _reduce(mine, op, dist.get_world_size(group))
+    if reduced is not None:
+        _tell("all_reduce", group, _ANSWER)
+        _write(tensor, reduced)
+    return work
+
+
+def broadcast(
+    original: Callable[..., Any],
+    tensor: Any,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    **kwargs: Any,
+) -> Any:
+    mine = _contribution(tensor, group)
+    work = original(tensor, src, group, async_op, **kwargs)
+    if mine is not None and not _C.is_known(tensor):  # this rank is not the source
+        _tell("broadcast", group, _ANSWER)
+        _write(tensor, mine)
+    return work
+
+
+def all_gather(
+    original: Callable[..., Any],
+    tensor_list: Any,
+    tensor: Any,
+    group: Any = None,
+    async_op: bool = False,
+    **kwargs: Any,
+) -> Any:
+    mine = _contribution(tensor, group)
+    work = original(tensor_list, tensor, group, async_op, **kwargs)
+    if mine is not None:
+        _tell("all_gather", group, _ANSWER)
+        for gathered in tensor_list:
+            if gathered.shape == mine.shape:
+                _write(gathered, mine)
+    return work
+
+
+def all_gather_into_tensor(
+    original: Callable[..., Any],
+    output_tensor: Any,
+    input_tensor: Any,
+    group: Any = None,
+    async_op: bool = False,
+    **kwargs: Any,
+) -> Any:
+    mine = _contribution(input_tensor, group)
+    work = original(output_tensor, input_tensor, group, async_op, **kwargs)
+    if mine is not None:
+        _tell("all_gather_into_tensor", group, _ANSWER)
+        ranks = dist.get_world_size(group)
+        _write(output_tensor, mine.reshape(-1).repeat(ranks).reshape(output_tensor.shape))
+    return work
+
+
+# The other names of it, some older, end in this one.
+_INTO_TENSOR = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+
+#: The replacements, by name in `torch.distributed.distributed_c10d`.
+OF_KNOWN_VALUES: dict[str, Callable[..., Any]] = {
+    "all_reduce": all_reduce,
+    "broadcast": broadcast,
+    "all_gather": all_gather,
+    _INTO_TENSOR: all_gather_into_tensor,
+}
