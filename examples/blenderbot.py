@@ -1,4 +1,4 @@
-"""Builds Blenderbot (2.7 B parameters, 10 GiB) without its memory, prints its layers, and runs it on cuda:0.
+"""Trains Blenderbot (2.7 B parameters, 10 GiB) on an H200 that is not there, and prints its layers.
 
 Nothing is downloaded, and neither the memory nor a GPU is needed. `bash run demo`, or, where torchfake[models] is
 installed, `python examples/blenderbot.py`.
@@ -10,7 +10,7 @@ import resource
 import time
 
 import torch
-from transformers import BlenderbotConfig, BlenderbotModel
+from transformers import BlenderbotConfig, BlenderbotForConditionalGeneration
 
 from torchfake import fake_mode
 from torchfake.inspect_model import format_bytes, print_layers, survey
@@ -20,23 +20,31 @@ BATCH, LENGTH = 8, 128
 
 def main() -> None:
     imports = peak_memory()
-    with fake_mode():
+    with fake_mode(gpus="H200"):
         start = time.perf_counter()
-        # eval(): in training, Blenderbot draws a random number to decide whether to skip a layer, and nothing random
-        # has a value here.
-        model = BlenderbotModel(BlenderbotConfig()).cuda().eval()
-        built = time.perf_counter()
+        model = BlenderbotForConditionalGeneration(BlenderbotConfig()).cuda()
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.ones(BATCH, LENGTH, dtype=torch.long, device="cuda")
-        hidden = model(input_ids=tokens, decoder_input_ids=tokens).last_hidden_state
+        built = time.perf_counter()
+        out = model(input_ids=tokens, labels=tokens)
         ran = time.perf_counter()
-        hidden.sum().backward()
+        out.loss.backward()
+        went_back = time.perf_counter()
+        optimizer.step()
         end = time.perf_counter()
+        card, peak = torch.cuda.get_device_name(), torch.cuda.max_memory_allocated()
 
-    print_layers(survey(model), title="BlenderbotModel")
+    print_layers(survey(model), title="BlenderbotForConditionalGeneration")
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    print(f"forward:   {tuple(tokens.shape)} tokens -> {tuple(hidden.shape)} {hidden.dtype} on {hidden.device}")
+    logits = out.logits
+    print(f"forward:   {tuple(tokens.shape)} tokens -> {tuple(logits.shape)} {logits.dtype} on {logits.device}")
     print(f"backward:  {len(gradients)} gradients on {', '.join(sorted({str(g.device) for g in gradients}))}")
-    print(f"time:      {built - start:.2f} s to build, {ran - built:.2f} s forward, {end - ran:.2f} s backward")
+    print(f"on card:   {format_bytes(peak)} at the peak of a training step with AdamW, on an {card}")
+    print(
+        f"time:      {built - start:.2f} s to build, {ran - built:.2f} s forward, {went_back - ran:.2f} s backward, "
+        f"{end - went_back:.2f} s step"
+    )
     print(f"memory:    {format_bytes(peak_memory())} at the peak, {format_bytes(imports)} of it to import PyTorch")
 
 
