@@ -1,4 +1,5 @@
 // Matrix products with an explicit result dtype, and products of scaled float8 and float4 matrices.
+#include <ATen/cpu/Utils.h>
 #include <ATen/native/Resize.h>
 
 #include <torchfake/core/compat.h>
@@ -166,6 +167,23 @@ void check_scaling(
   TORCH_CHECK(false, message.str());
 }
 
+// Whether this CPU has the instructions for which oneDNN computes such a product. Its checks differ.
+bool is_for_onednn(
+    const at::Tensor& mat1,
+    const at::Tensor& mat2,
+    const at::Tensor& scale_a,
+    const at::Tensor& scale_b) {
+  static const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto found = capabilities.find(mat1.scalar_type() == mat2.scalar_type() ? "amx_int8" : "amx_fp16");
+  return claimed_device().is_cpu() && scale_a.numel() == 1 && scale_b.numel() == 1 && found != capabilities.end() &&
+      found->second.toBool() && KernelEnvironment::enabled(KernelEnvironment::kMkldnn);
+}
+
+void check_float8(const at::Tensor& matrix, const char* name) {
+  TORCH_CHECK(
+      c10::isFloat8Type(matrix.scalar_type()), "Expected ", name, " to be Float8 matrix got ", matrix.scalar_type());
+}
+
 bool is_column_major(const at::Tensor& matrix) {
   if (matrix.is_non_overlapping_and_dense()) {
     return !matrix.is_contiguous();
@@ -244,7 +262,12 @@ void check_scaled_mm(
   TORCH_CHECK(self.dim() == 2, "mat1 must be a matrix");
   TORCH_CHECK(mat2.dim() == 2, "mat2 must be a matrix");
   check_shapes(self, mat2);
-  check_scaling(self, mat2, scale_a, scale_b);
+  if (is_for_onednn(self, mat2, scale_a, scale_b)) {
+    check_float8(self, "mat1");
+    check_float8(mat2, "mat2");
+  } else {
+    check_scaling(self, mat2, scale_a, scale_b);
+  }
   TORCH_CHECK(
       !scale_result.defined() || (scale_result.numel() == 1 && scale_result.scalar_type() == c10::kFloat),
       "scale_result must be a float scalar");
