@@ -9,6 +9,7 @@
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/dispatch/layout_call.h>
+#include <torchfake/dispatch/map_tensors.h>
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/stand_in_tensors.h>
 #include <torchfake/dispatch/wrap_outputs.h>
@@ -26,23 +27,6 @@ size_t bytes_of(const Call& call) {
     bytes += static_cast<size_t>(tensor.impl->numel()) * tensor.impl->itemsize();
   }
   return bytes;
-}
-
-c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
-  if (value.isTensor()) {
-    return map(value.toTensor());
-  }
-  if (!value.isList()) {
-    return value;
-  }
-  c10::impl::GenericList list = value.toList().copy();
-  for (size_t i = 0; i < list.size(); ++i) {
-    const c10::IValue& element = list.get(i);
-    if (element.isTensor()) {
-      list.set(i, map(element.toTensor()));
-    }
-  }
-  return list;
 }
 
 // The metadata of a result that a fake exposes, as text for comparison.

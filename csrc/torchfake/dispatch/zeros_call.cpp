@@ -2,11 +2,11 @@
 #include <torchfake/dispatch/zeros_call.h>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/List.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/core/plain_cpu.h>
+#include <torchfake/dispatch/map_tensors.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 
 #include <algorithm>
@@ -130,23 +130,6 @@ class Zeros {
 bool are_zeros(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const char*>(tensor.storage().data());
   return std::all_of(bytes, bytes + tensor.storage().nbytes(), [](char byte) { return byte == 0; });
-}
-
-c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
-  if (value.isTensor()) {
-    return map(value.toTensor());
-  }
-  if (!value.isList()) {
-    return value;
-  }
-  c10::impl::GenericList list = value.toList().copy();
-  for (size_t i = 0; i < list.size(); ++i) {
-    const c10::IValue& element = list.get(i);
-    if (element.isTensor()) {
-      list.set(i, map(element.toTensor()));
-    }
-  }
-  return list;
 }
 
 }  // namespace
