@@ -698,3 +698,14 @@ def test_a_hit_of_an_in_place_operator_on_lists_leaves_tensors_where_they_are() 
         torch._foreach_add_([part], 1)
         torch._foreach_add_([other], 1)
         assert (part.storage_offset(), other.untyped_storage().nbytes()) == (4, 16)
+
+
+@pytest.mark.parametrize("limit", [100_000, 1_000_000])
+def test_derived_values_stay_within_the_limit_of_the_cache(limit: int) -> None:
+    set_cache_limits(max_bytes=limit)
+    with fake_mode():
+        for value in range(40):
+            for size in (500, 1000):
+                x = torch.full((size,), value)
+                assert (x + 1)[0] == value + 1
+                assert cache_info().bytes <= limit

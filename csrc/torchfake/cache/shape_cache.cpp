@@ -257,6 +257,15 @@ std::atomic<const DerivedValues*>* end_of_values(const CacheEntry& entry) {
   return place;
 }
 
+// Whether another thread has stored the same.
+bool holds_values(const CacheEntry& entry, const DerivedValues& values) {
+  const auto* stored = entry.values.load(std::memory_order_acquire);
+  while (stored != nullptr && !stored->same_origin_as(values)) {
+    stored = stored->next.load(std::memory_order_acquire);
+  }
+  return stored != nullptr;
+}
+
 }  // namespace
 
 bool takes_values(const CacheEntry& entry) {
@@ -267,8 +276,15 @@ void set_values(const CacheEntry& entry, c10::intrusive_ptr<DerivedValues> value
   Shard& shard = shard_of(entry.hash);
   std::lock_guard<std::mutex> lock(shard.mutex);
   std::atomic<const DerivedValues*>* place = end_of_values(entry);
-  if (place == nullptr || (values->sources.empty() && place != &entry.values)) {
+  if (place == nullptr || (values->sources.empty() && place != &entry.values) || holds_values(entry, *values)) {
     return;
+  }
+  const size_t max_bytes = shared().max_bytes.load() / shards_in_use();
+  if (values->nbytes() > max_bytes) {
+    return;
+  }
+  while (shard.size() > 0 && shard.bytes + values->nbytes() > max_bytes) {
+    evict(shard);
   }
   const auto found = shard.places.find(entry.hash);
   const bool is_held = found != shard.places.end() && shard.entries[found->second].get() == &entry;

@@ -39,6 +39,10 @@ struct DerivedValues final : c10::intrusive_ptr_target {
     }
   }
 
+  bool same_origin_as(const DerivedValues& other) const {
+    return sources == other.sources && limit == other.limit && with_ranges == other.with_ranges;
+  }
+
   size_t nbytes() const {
     size_t sum = sizeof(DerivedValues) + sources.capacity();
     for (const Output& output : outputs) {

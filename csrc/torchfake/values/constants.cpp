@@ -15,8 +15,6 @@ namespace torchfake {
 
 namespace {
 
-constexpr size_t kMostBytes = 16384;
-
 // Never destroyed: fakes may outlive static storage.
 WeakMemo<c10::TensorImpl>& constant_tensors() {
   static auto* memo = new WeakMemo<c10::TensorImpl>();
@@ -104,7 +102,7 @@ void write_constants(c10::StorageImpl* storage) {
 
 at::Tensor copy_of_values(const FakeTensorImpl& fake, const at::Tensor& values) {
   const c10::StorageImpl* bytes = fake.has_storage() ? known_bytes(fake.storage_impl()) : nullptr;
-  if (bytes == nullptr || bytes->nbytes() == 0 || bytes->nbytes() > kMostBytes) {
+  if (bytes == nullptr || bytes->nbytes() == 0 || bytes->nbytes() > kSmallBytes) {
     PlainCpu plain;
     return values.clone();
   }

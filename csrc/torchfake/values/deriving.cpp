@@ -14,7 +14,6 @@ namespace torchfake {
 
 namespace {
 
-constexpr size_t kMostBytes = 16384;
 constexpr size_t kMostSourceBytes = 2560;
 
 enum SourceKind : uint64_t { kUnknown, kNumber, kKnown, kBounded };
@@ -163,12 +162,12 @@ c10::intrusive_ptr<DerivedValues> derived_values(const Call& call, const ModeSta
     }
     if (has_values) {
       const c10::StorageImpl* bytes = known_bytes(storage);
-      if (bytes == nullptr || bytes->nbytes() == 0 || bytes->nbytes() > kMostBytes || !fills_storage(*fake)) {
+      if (bytes == nullptr || bytes->nbytes() == 0 || bytes->nbytes() > kSmallBytes || !fills_storage(*fake)) {
         return {};
       }
       derived->outputs[i].bytes = copy_of_bytes(*bytes, bytes->nbytes());
-    } else if (must_be_known) {
-      return {};
+    } else if (must_be_known || (storage->nbytes() <= kSmallBytes && !has_room_for(*fake, storage->nbytes()))) {
+      return {};  // may be known once other values have been freed
     } else if (has_bounds) {
       derived->outputs[i].range = *context->range;
       derived->outputs[i].range_dtype = context->range_dtype;

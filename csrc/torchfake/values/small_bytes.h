@@ -5,6 +5,9 @@
 
 namespace torchfake {
 
+// Values of up to so many bytes are stored and copied; computing them again is about as fast as copying more.
+inline constexpr size_t kSmallBytes = 16384;
+
 // A CPU storage of `nbytes` uninitialised bytes. Memory for a few kilobytes is recycled: see Note [Recycled memory].
 c10::intrusive_ptr<c10::StorageImpl> new_bytes(size_t nbytes);
 
