@@ -73,3 +73,16 @@ def test_a_strict_mode_assumes_nothing():
 def test_a_fake_tensor_mode_assumes_nothing():
     with FakeTensorMode(), pytest.raises(DataDependentOutputException):
         bool(torch.isnan(torch.randn(100)).any())
+
+
+def test_what_is_computed_from_a_mask_selects_what_is_not_known():
+    with fake_mode(drawn_values_limit=0):
+        x = _unknown(4)
+        mask = x.isnan()
+        for selected in (mask == True, mask > 0, mask.float() == 1, mask != True, mask.int() < 1, mask * 3 >= 1):  # noqa: E712
+            with pytest.raises(DynamicOutputShapeException):
+                x[selected]
+        assert not mask.any()
+        assert mask.sum() == 0
+        with pytest.raises(DataDependentOutputException):
+            x.reshape(2, 2).isnan().sum(1).tolist()

@@ -8,11 +8,6 @@ namespace {
 using Question = RangeQuestion;
 using Answer = RangeAnswer;
 
-std::optional<bool> assumed(const Question& q, size_t index) {
-  const FakeTensorImpl* fake = q.arg(index).isTensor() ? as_fake(q.arg(index).toTensor()) : nullptr;
-  return fake == nullptr ? std::nullopt : assumed_value(*fake);
-}
-
 Answer assumed_mask(bool value) {
   return {{value ? 1.0 : 0.0, value ? 1.0 : 0.0, /*may_be_nan=*/true}};
 }
@@ -26,19 +21,22 @@ Answer finds_nothing(const Question& q) {
 
 // Of assumed masks alone.
 Answer opposite(const Question& q) {
-  const std::optional<bool> mask = assumed(q, 0);
+  const std::optional<bool> mask = q.assumed(0);
   return mask ? assumed_mask(!*mask) : Answer{};
 }
 
 template <bool kAnd>
 Answer combined(const Question& q) {
-  const std::optional<bool> first = assumed(q, 0);
-  const std::optional<bool> second = assumed(q, 1);
+  const std::optional<bool> first = q.assumed(0);
+  const std::optional<bool> second = q.assumed(1);
   return first && second ? assumed_mask(kAnd ? *first && *second : *first || *second) : Answer{};
 }
 
 // any, all: of at least one boolean.
 Answer any_or_all(const Question& q) {
+  if (const std::optional<bool> mask = q.assumed(0)) {
+    return {{*mask ? 1.0 : 0.0, *mask ? 1.0 : 0.0, false}};
+  }
   const ValueRange in = q.range(0);
   const at::Tensor self = q.arg(0).toTensor();
   const bool is_truth = self.scalar_type() == c10::kBool && self.numel() > 0;
@@ -57,7 +55,7 @@ constexpr RangeRow kRows[] = {
 }  // namespace
 
 RangeAnswer range_of_not(const RangeQuestion& q) {
-  if (const std::optional<bool> mask = assumed(q, 0)) {
+  if (const std::optional<bool> mask = q.assumed(0)) {
     return assumed_mask(!*mask);
   }
   const ValueRange in = q.range(0);

@@ -153,10 +153,12 @@ double reduced_count(const Question& q) {
 
 Answer sum(const Question& q) {
   ValueRange in = q.range(0);
-  in.may_be_nan &= q.arg(0).toTensor().scalar_type() != c10::kBool;  // an assumed mask
   const double count = reduced_count(q);
   if (count == 0) {
     return {{0, 0, false}};
+  }
+  if (const std::optional<bool> mask = q.assumed(0); mask && count == q.arg(0).toTensor().numel()) {
+    in = {*mask ? 1.0 : 0.0, *mask ? 1.0 : 0.0, false};
   }
   return {{count * in.low, count * in.high, in.may_be_nan || !is_finite(in)}, {}, count};
 }

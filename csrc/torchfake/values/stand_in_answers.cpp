@@ -34,7 +34,8 @@ namespace {
 // The largest integer that the end of a slice is read as: slices end at the size at the latest.
 constexpr double kLargest = 4611686018427387904.0;
 
-// The stand-in of a boolean. Read again, it is the same, whatever the program does with it then.
+// The stand-in of a boolean. Read again, it is the same, whatever the program does with it then; not for tensors that
+// inference mode created, which do not count their changes.
 bool truth_in_place(const FakeTensorImpl& asked, ChoosingStandIns* choosing) {
   if (const std::optional<c10::Scalar> before = asked.memo(ValueMemos::kItem); before && before->isBoolean()) {
     return before->toBool();

@@ -184,6 +184,9 @@ ValueRange range_of(const FakeTensorImpl& fake) {
 }
 
 void assume(const FakeTensorImpl& fake, bool value) {
+  if (fake.has_symbolic_sizes_strides()) {
+    return;  // has no bounds
+  }
   if (fake.numel() > 0 && fills_storage(fake) && !is_known_already(fake)) {
     const double number = value ? 1 : 0;
     set_value_range(storage_of(fake), fake.claimed_device(), c10::kBool, {number, number, /*may_be_nan=*/true});
@@ -198,7 +201,9 @@ std::optional<bool> assumed_value(const FakeTensorImpl& fake) {
 ValueRange RangeQuestion::range(size_t index) const {
   const c10::IValue& value = call_.arg(index);
   if (value.isTensor()) {
-    return range_of_tensor(value.toTensor());
+    const ValueRange range = range_of_tensor(value.toTensor());
+    const bool is_mask = value.toTensor().defined() && is_assumed(range, value.toTensor().scalar_type());
+    return is_mask ? range_of_dtype(c10::kBool) : range;
   }
   if (value.isScalar()) {
     return range_of_number(value.toScalar());
@@ -216,6 +221,11 @@ ValueRange RangeQuestion::range(size_t index) const {
     all = {std::min(all.low, one.low), std::max(all.high, one.high), all.may_be_nan || one.may_be_nan};
   }
   return all.low > all.high ? ValueRange() : all;
+}
+
+std::optional<bool> RangeQuestion::assumed(size_t index) const {
+  const FakeTensorImpl* fake = arg(index).isTensor() ? as_fake(arg(index).toTensor()) : nullptr;
+  return fake == nullptr ? std::nullopt : assumed_value(*fake);
 }
 
 RangeAnswer ask_range(const Call& call) {

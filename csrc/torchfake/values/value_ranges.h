@@ -76,8 +76,10 @@ class RangeQuestion {
   const c10::IValue& arg(size_t index) const {
     return call_.arg(index);
   }
-  // For a tensor, all tensors of a list together, or a number; unbounded for None.
+  // For a tensor, all tensors of a list together, or a number; unbounded for None. An assumed mask may hold either.
   ValueRange range(size_t index) const;
+  // What every element of a tensor is assumed to be; nullopt if it is no assumed mask.
+  std::optional<bool> assumed(size_t index) const;
 
  private:
   const Call& call_;
