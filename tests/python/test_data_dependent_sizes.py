@@ -256,3 +256,38 @@ def test_one_mode_with_an_environment_and_one_without_do_not_answer_for_each_oth
     assert str(mode.from_tensor(x)[mode.from_tensor(x) > 0].shape[0]) == "u0"
     with pytest.raises(DynamicOutputShapeException):
         without.from_tensor(x)[without.from_tensor(x) > 0]
+
+
+REARRANGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "padding by nothing": lambda rows: F.pad(rows, (0, 0)),
+    "padding that cuts": lambda rows: F.pad(rows, (0, -1)),
+    "padding": lambda rows: F.pad(rows, (1, 2)),
+    "slice_scatter": lambda rows: rows.slice_scatter(rows[:, 1:], 1, 1),
+    "select_scatter": lambda rows: rows.select_scatter(rows[:, 0], 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", REARRANGED)
+def test_a_size_that_only_data_knows_is_kept_by(name: str) -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        result = REARRANGED[name](torch.randn(8, 8).nonzero().float())
+    real = REARRANGED[name](torch.ones(5, 2))
+    assert at(env, result, {"u0": 5}) == geometry(real)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_checks_for_invalid_values_take_symbolic_sizes_without_a_guard(dtype: torch.dtype) -> None:
+    env = ShapeEnv()
+    with fake_mode(shape_env=env) as mode:
+        x = mode.from_tensor(torch.ones(4, 6, dtype=dtype), dynamic={0: "a", 1: "b"})
+        assert str(tuple(torch.isfinite(x).shape)) == "(a, b)"
+        assert not [guard for guard in env.guards if "==" in str(guard)]
+        rows = torch.randn(500).nonzero().to(dtype)
+        assert str(torch.isfinite(rows).shape[0]) == "u0"
+
+
+def test_symbols_go_before_stand_ins() -> None:
+    env = ShapeEnv()
+    with fake_mode(shape_env=env, unknown="stand-in"):
+        assert str(torch.randn(500).nonzero().shape[0]) == "u0"

@@ -57,6 +57,22 @@ c10::Scalar NewSymbolsCall::remembered_value(ValueType type) {
   return value;
 }
 
+namespace {
+
+// Answers what follows from the call without values and needs no symbol: bounds of a single value, for example. A
+// stand-in does not follow.
+bool follows_without_values(Call& call, const ModePtr& mode) {
+  const bool may_follow = call.traits.data_dependent || call.traits.memo;
+  if (!may_follow || call.traits.rule == nullptr || mode->options.stand_ins != nullptr) {
+    return false;
+  }
+  CallContext context;  // operators that the rule calls are not recorded
+  context.is_unkeyed = true;
+  return call.traits.rule(call, mode) == RuleResult::kAnswered;
+}
+
+}  // namespace
+
 bool answer_with_new_symbols(Call& call, const ModePtr& mode) {
   if (!call.traits.data_dependent && !call.traits.dynamic_shape) {
     return false;
@@ -65,9 +81,7 @@ bool answer_with_new_symbols(Call& call, const ModePtr& mode) {
   if (symbols == nullptr || values_are_known(call, *mode)) {
     return false;
   }
-  // What follows from the call without values needs no symbol.
-  if ((call.traits.data_dependent || call.traits.memo) && call.traits.rule != nullptr &&
-      call.traits.rule(call, mode) == RuleResult::kAnswered) {
+  if (follows_without_values(call, mode)) {
     return true;
   }
   const NewSymbolsFinder finder = g_finder.load(std::memory_order_acquire);

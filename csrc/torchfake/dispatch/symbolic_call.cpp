@@ -80,7 +80,7 @@ void set_numbers(SymbolicCall& call) {
 // Determines the sizes with the first rule that applies. Each sees only its own decisions: what another one asked before
 // it gave up need not hold.
 void run_rules(SymbolicCall& call, Placeholders& placeholders, const ModePtr& mode) {
-  const SymbolicRule rule = symbolic_rules_of(call.call.traits).rule;
+  const SymbolicRules rules = symbolic_rules_of(call.call.traits);
   const IgnoredSymbols ignored;  // for example those that the kernel on the Meta key creates internally
   const auto applies = [&](const std::function<bool()>& each) {
     const size_t before = placeholders.decisions().size();
@@ -90,9 +90,10 @@ void run_rules(SymbolicCall& call, Placeholders& placeholders, const ModePtr& mo
     placeholders.forget_decisions_after(before);
     return false;
   };
-  const bool has_say = (rule != nullptr && applies([&] { return rule(call); })) ||
+  const auto own_rule_applies = [&] { return rules.rule != nullptr && applies([&] { return rules.rule(call); }); };
+  const bool has_say = (!rules.after_kernels && own_rule_applies()) ||
       applies([&] { return rule_of_meta_kernel(call, mode); }) ||
-      applies([&] { return rule_of_composite(call, mode); });
+      applies([&] { return rule_of_composite(call, mode); }) || (rules.after_kernels && own_rule_applies());
   if (!has_say) {
     specialise(call.call);
     set_numbers(call);

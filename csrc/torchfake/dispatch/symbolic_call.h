@@ -91,6 +91,8 @@ struct SymbolicRules {
     kView,  // views of the first argument that differ from it only in geometry, without stand-ins
   };
   Use use = Use::kHintsOnly;
+  // Whether kernels that take symbols are asked first: they check more.
+  bool after_kernels = false;
 };
 
 // Set once, by rules/.

@@ -89,9 +89,15 @@ void SymbolicCall::set_geometry(
 }
 
 bool SymbolicCall::fits(size_t index) const {
+  if (index >= geometries.size() || !geometries[index]) {
+    return false;
+  }
+  if (index >= outputs.size()) {
+    return true;  // a call without hints has no outputs to compare with
+  }
   const at::Tensor& output = outputs[index];
   const std::optional<Geometry>& geometry = geometries[index];
-  return geometry && hints_of(geometry->sizes) == std::optional(output.sizes().vec()) &&
+  return hints_of(geometry->sizes) == std::optional(output.sizes().vec()) &&
       hints_of(geometry->strides) == std::optional(output.strides().vec()) &&
       hint_of(geometry->offset) == std::optional(output.storage_offset());
 }

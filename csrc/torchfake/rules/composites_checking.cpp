@@ -35,7 +35,7 @@ bool one_hot(const Call& call) {
 bool isfinite(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   const FakeTensorImpl* fake = as_fake(self);
-  if (fake == nullptr || is_known(*fake, value_limit(fake->mode()->options))) {
+  if (fake == nullptr || fake->has_symbolic_sizes_strides() || is_known(*fake, value_limit(fake->mode()->options))) {
     return false;
   }
   const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);

@@ -465,7 +465,8 @@ SymbolicRules find_rule(const OpTraits& traits) {
   } else if (rules.rule == nullptr && traits.is_aten && is_pointwise(traits)) {
     rules = {&pointwise, Use::kFresh};
   } else if (rules.rule == nullptr && is_gradient_of_self(traits)) {
-    rules = {&like_self, Use::kFresh};
+    // What other sizes have to be is checked by the kernel, if it takes symbols.
+    rules = {&like_self, Use::kFresh, /*after_kernels=*/true};
   }
   known.emplace(&traits, rules);
   return rules;
