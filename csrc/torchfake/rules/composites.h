@@ -72,7 +72,7 @@ struct CompositeKernel<Op, kWhen, kRule, Result(Args...)> {
   }
 };
 
-// Decomposes each of `Ops` with a `Scope` alive: SelectsAll, for example.
+// Decomposes `Op` with a `Scope` alive: SelectsAll, for example.
 template <typename Op, typename Scope, typename Schema = typename Op::schema>
 struct ScopedKernel;
 

@@ -1,5 +1,4 @@
 // Rules for decompositions that read lengths: of sequences, of their packed form, of the parts of a tensor.
-#include <ATen/ExpandUtils.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
 #include <ATen/ops/full.h>
