@@ -271,6 +271,11 @@ def deferred_runtime_asserts(env: _C.ShapeEnv) -> dict[_C.Expr | None, list[_C.G
 # ---- Guards as text --------------------------------------------------------------------------------------------------
 
 
+def _require_list(name: str, values: object) -> None:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{name}: expected a list or tuple of arguments, got {type(values).__name__}")
+
+
 def produce_guards_expression(
     env: _C.ShapeEnv, placeholders: Sequence[Any], *, guards: Any = None, ignore_static: bool = True
 ) -> str | None:
@@ -281,6 +286,7 @@ def produce_guards_expression(
     """
     from torchfake._symbolic import dump
 
+    _require_list("produce_guards_expression", placeholders)
     names = [str(each.node._expr) if isinstance(each, SymInt | SymFloat | SymBool) else "" for each in placeholders]
     listed = [
         guard
@@ -300,6 +306,7 @@ def evaluate_guards_expression(env: _C.ShapeEnv, code: str, args: Sequence[Any])
     """Whether the guards of `produce_guards_expression`, of any environment, hold for these arguments."""
     from torchfake._symbolic import load
 
+    _require_list("evaluate_guards_expression", args)
     names, guards = ast.literal_eval(code)
     if len(names) != len(args):
         raise ValueError(f"evaluate_guards_expression: expected {len(names)} arguments, got {len(args)}")
