@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from torchfake._child_calls import call_in_child
 from torchfake._measures import Measure, NotApplicableError
 from torchfake._varied import Varied
 from torchfake.modes import fake_mode
@@ -74,7 +70,7 @@ class Runner:
             TrialFailedError: The program failed for a reason other than memory.
         """
         with tempfile.TemporaryFile() as output:
-            outcome = _in_child(lambda: self._run(card, varied, value, unlimited, measure), output.fileno())
+            outcome = call_in_child(output.fileno(), Runner._run, self, card, varied, value, unlimited, measure)
             if isinstance(outcome, Trial):
                 return outcome
             output.seek(0)
@@ -154,37 +150,3 @@ class _StepLimit:
         self._left -= 1
         if self._left <= 0:
             raise _EnoughSteps
-
-
-def _in_child(work: Callable[[], object], output: int) -> object:
-    """The result of `work` in a forked process with output redirected to a file. No state reaches this process."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.close(reader)
-            for stream in (1, 2):
-                os.dup2(output, stream)
-            # Tools that capture this process's output do not capture the child's.
-            sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
-            torch.set_num_threads(1)
-            with os.fdopen(writer, "wb") as pipe:
-                pickle.dump(work(), pipe)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            code = 0
-        except BaseException:  # the child must not continue as a second parent
-            sys.excepthook(*sys.exc_info())
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        data = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if not data:
-        return f"the run ended with status {os.waitstatus_to_exitcode(status)}"
-    return pickle.loads(data)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
 
+from torchfake import fake_mode
 from torchfake import fit as fitting
 from torchfake._fit_cli import print_fit
 from torchfake._measures import Checkpointing, EightBitAdam, FullyShard, Sgd, repeated_blocks
@@ -213,6 +215,15 @@ def test_the_found_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
     assert run.run("L4", varied, largest, unlimited=False).refusals == 0
     assert run.run("L4", varied, largest + 1, unlimited=False).refusals > 0
     assert found.runs <= 8
+
+
+def test_a_process_that_has_trained_on_a_claimed_device_finds_the_largest_value(
+    tmp_path: Path,
+) -> None:
+    with fake_mode():
+        torch.ones(2, device="cuda", requires_grad=True).sum().backward()
+    found = fitting.fit_card(runner(tmp_path), Varied.parse("batch_size=1,2"), "L4")
+    assert found.findings[0].largest == 2
 
 
 def test_measures_are_applied_or_say_why_not(tmp_path: Path) -> None:
