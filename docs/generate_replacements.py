@@ -26,8 +26,9 @@ otherwise the original is called with the same arguments, after a check in C++ t
 that are imported later are patched on import. A replacement compares equal to its original.
 
 For the same time, the engine registers kernels on the Fake key, kernels for some composite operators on the autograd
-keys that forward real tensors, and accelerator hooks that behave as before outside a mode. While a fake or an entered
-mode is alive, absent devices have a device guard and are not initialised by Python, so `torch.Event("cuda")` succeeds.
+keys that forward real tensors. While a fake or an entered mode is alive, accelerator hooks answer for the claimed
+devices on threads in a mode, and absent devices have a device guard and are not initialised by Python, so
+`torch.Event("cuda")` succeeds.
 Importing torchfake changes one thing in PyTorch: it allows fakes in files that `torch.load` reads with
 `weights_only=True`.
 """

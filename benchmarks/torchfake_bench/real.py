@@ -37,6 +37,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
 REPLACED: dict[str, Callable[[], Any]] = {
     "x.numpy()": lambda: SMALL.numpy(),
     "x.tolist()": lambda: SMALL.tolist(),
+    "x.is_pinned()": lambda: SMALL.is_pinned(),
     "x.new_tensor": lambda: SMALL.new_tensor(1.0),
     "x.untyped_storage().device": lambda: SMALL.untyped_storage().device,
     "asarray": lambda: torch.asarray(SMALL),

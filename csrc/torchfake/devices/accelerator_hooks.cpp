@@ -13,10 +13,7 @@
 
 #include <forwarding_hooks.h>
 
-#include <array>
-#include <cstddef>
-#include <cstring>
-#include <new>
+#include <atomic>
 
 namespace torchfake {
 
@@ -27,22 +24,27 @@ bool is_claimed(c10::DeviceType type) {
   return in_fake_mode() && last_claimed_accelerator() == type;
 }
 
-// Whether another device, claimed by fakes, takes precedence over this one, which may be present.
-bool is_displaced(c10::DeviceType type) {
-  return in_fake_mode() && last_claimed_accelerator() != type && last_claimed_accelerator() != c10::kCPU;
+// Whether this device answers for itself as present: it does not if fakes claim another, which takes precedence.
+bool is_present_or_claimed(c10::DeviceType type, bool is_present) {
+  if (!in_fake_mode()) {
+    return is_present;
+  }
+  const c10::DeviceType claimed = last_claimed_accelerator();
+  return claimed == type || (claimed == c10::kCPU && is_present);
 }
 
 // Note [Accelerator hooks]
 // Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none or too few devices. The
 // answer comes from each backend's hooks, whose instances are created and cached when torch is loaded, so the objects
-// themselves must be replaced in place. They have no data members, so only their type changes. On a thread without a
-// mode they behave like the originals; CUDA's original is kept for that, because a PyTorch with CUDA overrides more
-// methods. No allocator exists in the mode: requesting one gives PyTorch's own error.
+// themselves must be replaced in place. They have no data members, so only their type changes: one pointer, which other
+// threads may be reading. It changes only while fakes exist, because `x.is_pinned()` of a real tensor asks five of them.
+// On a thread without a mode they behave like the originals; CUDA's original is kept for that, because a PyTorch with
+// CUDA overrides more methods. No allocator exists in the mode: requesting one gives PyTorch's own error.
 template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
   bool isBuilt() const override {
-    return is_claimed(kType) || (!is_displaced(kType) && Hooks::isBuilt());
+    return is_present_or_claimed(kType, Hooks::isBuilt());
   }
   // Autograd saves the current stream of each device that has a context, and reads it back unchecked.
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
@@ -63,7 +65,7 @@ class ClaimedHooks : public Hooks {
 class ClaimedCudaHooks final : public ClaimedHooks<ForwardingCudaHooks, c10::kCUDA> {
  public:
   bool hasCUDA() const override {
-    return is_claimed(c10::kCUDA) || (!is_displaced(c10::kCUDA) && ForwardingCudaHooks::hasCUDA());
+    return is_present_or_claimed(c10::kCUDA, ForwardingCudaHooks::hasCUDA());
   }
   c10::DeviceIndex current_device() const override {
     return is_claimed(c10::kCUDA) ? getCurrentDevice() : ForwardingCudaHooks::current_device();
@@ -101,30 +103,38 @@ template <typename Claimed, typename Hooks>
 class Replacement {
  public:
   static void install(const Hooks& hooks) {
-    static_assert(sizeof(Claimed) == sizeof(Hooks));
+    static_assert(sizeof(Claimed) == sizeof(void*) && sizeof(Hooks) == sizeof(void*));
+    static const Claimed* const claimed = new Claimed();  // never destroyed, as PyTorch's own
     place() = &hooks;
-    std::memcpy(aside(), static_cast<const void*>(&hooks), sizeof(Hooks));
-    new (const_cast<Hooks*>(&hooks)) Claimed();
+    void* const before = type_of(&hooks).load();
+    if (aside() != before) {  // other threads may still be in a call forwarded to it
+      aside() = before;
+    }
+    type_of(&hooks).store(type_of(claimed).load());
   }
   static void remove() {
     if (place() != nullptr) {
-      std::memcpy(const_cast<void*>(static_cast<const void*>(place())), aside(), sizeof(Hooks));
+      type_of(place()).store(aside());
       place() = nullptr;
     }
   }
   // The original, to which calls are forwarded.
   static const Hooks* original() {
-    return reinterpret_cast<const Hooks*>(aside());
+    return reinterpret_cast<const Hooks*>(&aside());
   }
 
  private:
+  // All that there is of an object without data: the pointer to its virtual functions.
+  static std::atomic_ref<void*> type_of(const void* hooks) {
+    return std::atomic_ref<void*>(*static_cast<void**>(const_cast<void*>(hooks)));
+  }
   static const Hooks*& place() {
     static const Hooks* place = nullptr;
     return place;
   }
-  static std::byte* aside() {
-    alignas(Hooks) static std::array<std::byte, sizeof(Hooks)> aside;
-    return aside.data();
+  static void*& aside() {
+    static void* aside = nullptr;
+    return aside;
   }
 };
 
@@ -157,7 +167,7 @@ void remove() {
 }
 
 // See Note [Activation].
-const RegisterChange g_hooks(Span::kOnceActive, {&install, &remove});
+const RegisterChange g_hooks(Span::kWhileFakes, {&install, &remove});
 
 }  // namespace
 
