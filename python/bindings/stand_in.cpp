@@ -16,6 +16,7 @@ namespace torchfake {
 namespace {
 
 // When a stand-in calls its own function. Evaluated on every call, also for real tensors, so each takes nanoseconds.
+// The first four cannot hold unless fakes exist.
 enum class When : uint8_t {
   kInMode,  // this thread is in a mode
   kGivenFake,  // one of the arguments is a fake
@@ -31,12 +32,21 @@ struct StandIn {
   PyObject* function;  // called as function(original, *args, **kwargs)
   vectorcallfunc vectorcall;
   vectorcallfunc call_original;
+  // What an original implemented in C leads to, so that a real tensor's call has as many steps as without the stand-in.
+  PyCFunction no_arguments;  // of a method that takes none; null for others
+  PyGetSetDef* attribute;  // of a computed attribute; null for others
+  PyTypeObject* owner;  // whose instances these two accept
+  PyTypeObject* usual;  // torch.Tensor or torch.UntypedStorage, if it is a subclass of that
   PyObject* weak_references;
   When when;
 };
 
 StandIn* of(PyObject* object) {
   return reinterpret_cast<StandIn*>(object);
+}
+
+bool is_of_owner(const StandIn& self, PyObject* object) {
+  return Py_IS_TYPE(object, self.usual) || PyObject_TypeCheck(object, self.owner) != 0;
 }
 
 // The dispatch keys of fakes and of the wrappers that is_fake() looks through.
@@ -59,7 +69,7 @@ bool is_given_fake(PyObject* const* args, Py_ssize_t count) {
 
 // TypedStorage is a Python class with the storage in an attribute.
 bool is_meta_storage(PyObject* object) {
-  if (PyObject_TypeCheck(object, &THPStorageType) != 0) {
+  if (THPStorage_CheckExact(object) || PyObject_TypeCheck(object, &THPStorageType) != 0) {
     const c10::Storage& storage = THPStorage_Unpack(object);
     return storage && storage.device_type() == c10::kMeta;
   }
@@ -74,20 +84,26 @@ bool is_meta_storage(PyObject* object) {
   return is_meta;
 }
 
+// Decides most calls of programs without fakes, with a load.
+bool cannot_hold(When when) {
+  return when <= When::kFakesExist && !fakes_exist();
+}
+
+// Whether the condition holds. Call cannot_hold() first.
 bool holds(When when, PyObject* const* args, Py_ssize_t positional, Py_ssize_t count) {
   switch (when) {
     case When::kInMode:
       return in_fake_mode();
     case When::kGivenFake:
-      return fakes_exist() && is_given_fake(args, count);
+      return is_given_fake(args, count);
     case When::kInModeOrGivenFake:
-      return in_fake_mode() || (fakes_exist() && is_given_fake(args, count));
+      return in_fake_mode() || is_given_fake(args, count);
     case When::kFakesExist:
-      return fakes_exist();
+      return true;
     case When::kGivenMetaStorage:
       return positional > 0 && is_meta_storage(args[0]);  // which may outlive its tensors, and their mode
     case When::kInModeOrGivenMetaStorage:
-      return in_fake_mode() || (positional > 0 && is_meta_storage(args[0]));
+      return (fakes_exist() && in_fake_mode()) || (positional > 0 && is_meta_storage(args[0]));
     case When::kAlways:
       return true;
   }
@@ -98,7 +114,10 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags_and_count
   const StandIn* self = of(callable);
   const Py_ssize_t positional = PyVectorcall_NARGS(flags_and_count);
   const Py_ssize_t count = positional + (names == nullptr ? 0 : PyTuple_GET_SIZE(names));
-  if (!holds(self->when, args, positional, count)) {
+  if (cannot_hold(self->when) || !holds(self->when, args, positional, count)) {
+    if (self->no_arguments != nullptr && positional == 1 && count == 1 && is_of_owner(*self, args[0])) {
+      return self->no_arguments(args[0], nullptr);
+    }
     return self->call_original(self->original, args, flags_and_count, names);
   }
   std::vector<PyObject*> with_original;
@@ -166,7 +185,11 @@ PyObject* bind(PyObject* self, PyObject* instance, PyObject* /*owner*/) {
 // For computed attributes: a property, or a getset descriptor of C.
 PyObject* get_value(PyObject* self, PyObject* instance, PyObject* owner) {
   PyObject* original = of(self)->original;
-  if (instance == nullptr || !holds(of(self)->when, &instance, 1, 1)) {
+  if (instance == nullptr || cannot_hold(of(self)->when) || !holds(of(self)->when, &instance, 1, 1)) {
+    const PyGetSetDef* attribute = of(self)->attribute;
+    if (attribute != nullptr && instance != nullptr && is_of_owner(*of(self), instance)) {
+      return attribute->get(instance, attribute->closure);
+    }
     return Py_TYPE(original)->tp_descr_get(original, instance, owner);
   }
   PyObject* get = PyObject_GetAttrString(original, "__get__");
@@ -276,6 +299,29 @@ PyTypeObject* make_type(Kind kind) {
   return type;
 }
 
+// Fills in what an original of C leads to.
+void look_into(StandIn& stand_in) {
+  PyObject* original = stand_in.original;
+  // A function implemented in C is always called in the same way.
+  vectorcallfunc direct = PyFunction_Check(original) != 0 ? nullptr : PyVectorcall_Function(original);
+  stand_in.call_original = direct == nullptr ? &PyObject_Vectorcall : direct;
+  if (Py_IS_TYPE(original, &PyMethodDescr_Type)) {
+    const PyMethodDef* method = reinterpret_cast<PyMethodDescrObject*>(original)->d_method;
+    stand_in.no_arguments = method->ml_flags == METH_NOARGS ? method->ml_meth : nullptr;
+  } else if (Py_IS_TYPE(original, &PyGetSetDescr_Type)) {
+    PyGetSetDef* attribute = reinterpret_cast<PyGetSetDescrObject*>(original)->d_getset;
+    stand_in.attribute = attribute->get == nullptr ? nullptr : attribute;
+  }
+  if (stand_in.no_arguments != nullptr || stand_in.attribute != nullptr) {
+    stand_in.owner = PyDescr_TYPE(original);
+    for (auto* type : {reinterpret_cast<PyTypeObject*>(THPVariableClass), THPStorageClass}) {
+      if (PyType_IsSubtype(type, stand_in.owner) != 0) {
+        stand_in.usual = type;
+      }
+    }
+  }
+}
+
 pybind11::object make_stand_in(pybind11::object original, pybind11::object function, When when) {
   static const std::array<PyTypeObject*, 3> types = {
       make_type(Kind::kFunction), make_type(Kind::kMethod), make_type(Kind::kAttribute)};
@@ -293,10 +339,7 @@ pybind11::object make_stand_in(pybind11::object original, pybind11::object funct
   of(made)->original = original.release().ptr();
   of(made)->function = function.release().ptr();
   of(made)->vectorcall = &call;
-  // A function implemented in C is always called in the same way.
-  PyObject* made_for = of(made)->original;
-  vectorcallfunc direct = PyFunction_Check(made_for) != 0 ? nullptr : PyVectorcall_Function(made_for);
-  of(made)->call_original = direct == nullptr ? &PyObject_Vectorcall : direct;
+  look_into(*of(made));
   of(made)->when = when;
   return pybind11::reinterpret_steal<pybind11::object>(made);
 }

@@ -348,6 +348,18 @@ def test_a_stand_in_passes_for_its_original(module: str) -> None:
     assert library.function is original
 
 
+def test_a_stand_in_of_a_c_method_refuses_what_the_original_refuses() -> None:
+    original = torch._C.TensorBase.tolist
+    assert torch.Tensor.tolist is not original and torch.Tensor.tolist == original
+    for args, kwargs in (((), {}), ((), {"self": SMALL}), ((SMALL, 1), {}), ((3,), {}), ((SMALL,), {"x": 1})):
+        errors = []
+        for function in (original, torch.Tensor.tolist):
+            with pytest.raises(TypeError) as info:
+                function(*args, **kwargs)
+            errors.append(str(info.value))
+        assert errors[0] == errors[1]
+
+
 def test_the_interpreter_may_keep_the_place_of_a_stand_in() -> None:
     # Python specialises the lookup of methods whose type cannot change; otherwise each call searches the classes.
     for stand_in in (vars(torch.Tensor)["tolist"], torch.asarray, vars(torch.UntypedStorage)["device"]):
@@ -426,6 +438,7 @@ REAL_WORK: dict[str, Callable[[], Any]] = {
     "item": lambda: SMALL[0].item(),
     "numpy": lambda: SMALL.numpy(),
     "tolist": lambda: SMALL.tolist(),
+    "is_pinned": lambda: SMALL.is_pinned(),
     "linear": lambda: F.linear(SMALL, MATRIX),
     "einsum": lambda: torch.einsum("i,ij->j", SMALL, MATRIX),
     "attention": lambda: F.scaled_dot_product_attention(HEADS, HEADS, HEADS),
