@@ -27,7 +27,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -102,6 +102,26 @@ CONDITIONS = {
     When.IN_MODE_OR_GIVEN_META_STORAGE: "the thread is in a mode, or the storage has no data and fakes are alive",
     When.ALWAYS: "always",
 }
+
+
+def instead(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A replacement that does not use the original."""
+
+    def by(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    by.__qualname__, by.__module__ = function.__qualname__, function.__module__
+    return by
+
+
+def each(pattern: str, by: Mapping[str, Callable[..., Any]], when: When, why: str, **rest: bool) -> tuple[Patch, ...]:
+    """A row for each name, which replaces `{}` in the pattern."""
+    return tuple(Patch(pattern.format(name), function, when, why, **rest) for name, function in by.items())
+
+
+def same(pattern: str, names: str, by: Callable[..., Any], when: When, why: str, **rest: bool) -> tuple[Patch, ...]:
+    """The same for several names with one replacement."""
+    return each(pattern, dict.fromkeys(names.split(), by), when, why, **rest)
 
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a type whose attributes Python may set

@@ -121,7 +121,7 @@ def test_the_attributes_of_a_fake_are_those_its_type_has() -> None:
     with FakeTensorMode():
         fake = torch.ones(2)
     typed = get_type_hints(FakeTensor).keys() - get_type_hints(Tensor).keys()
-    assert typed == {patch.target.rpartition(".")[2] for patch in torchfake._replacements.ATTRIBUTES}
+    assert typed == {patch.target.rpartition(".")[2] for patch in torchfake._replaced_tensors.ATTRIBUTES}
     for name in typed:
         assert hasattr(fake, name)
         assert not hasattr(torch.ones(2), name)
