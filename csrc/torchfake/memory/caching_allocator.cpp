@@ -134,9 +134,7 @@ Block* CachingAllocator::allocate(size_t nbytes, c10::StreamId stream) {
 
   Block* block = find_free(request);
   if (block == nullptr) {
-    if (limit_ && config_.garbage_collection_threshold > 0) {
-      collect_garbage();
-    }
+    collect_garbage();
     refuse_early(request);
     block = new_segment(request, /*is_retry=*/false);
   }

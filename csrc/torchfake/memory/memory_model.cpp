@@ -74,6 +74,7 @@ MemoryModel::Device& MemoryModel::device_of(c10::Device device) {
 std::vector<c10::Device> MemoryModel::devices() const {
   const std::lock_guard lock(mutex_);
   std::vector<c10::Device> found;
+  found.reserve(devices_.size());
   for (const auto& device : devices_) {
     found.push_back(device->device);
   }

@@ -13,6 +13,9 @@ using Action = TraceEntry::Action;
 }  // namespace
 
 void CachingAllocator::collect_garbage() {
+  if (!limit_ || config_.garbage_collection_threshold <= 0) {
+    return;
+  }
   const auto threshold = static_cast<size_t>(config_.garbage_collection_threshold * static_cast<double>(*limit_));
   if (total_ <= threshold) {
     return;

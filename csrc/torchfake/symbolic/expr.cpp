@@ -334,7 +334,9 @@ class PolynomialBuilder {
     const Terms part = factor->op == Op::kInt ? Terms() : factors_of(factor);
     Terms terms;
     for (const auto& [term, coefficient] : whole.terms) {
-      terms.emplace_back(monomial(*divide_factors(factors_of(term), part)), coefficient / divisor);
+      std::optional<Terms> rest = divide_factors(factors_of(term), part);
+      TORCH_INTERNAL_ASSERT(rest, "a common factor does not divide a term");
+      terms.emplace_back(monomial(*std::move(rest)), coefficient / divisor);
     }
     return sum(std::move(terms), whole.constant / divisor);
   }

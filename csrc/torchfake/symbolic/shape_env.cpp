@@ -404,10 +404,11 @@ void ShapeEnv::restore(const std::vector<SymbolInfo>& symbols, const std::vector
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   TORCH_CHECK_VALUE(symbols_.empty(), "ShapeEnv: only an environment without symbols can be restored");
   for (size_t i = 0; i < symbols.size(); ++i) {
-    const ExprPtr symbol = add_symbol(hints[i].value_or(Value()), hints[i].has_value(), symbols[i]);
-    if (options_.duck_shape && hints[i] && hints[i]->type == ValueType::kInt && symbols[i].range.low >= 0 &&
+    const std::optional<Value>& hint = hints[i];
+    const ExprPtr symbol = add_symbol(hint.value_or(Value()), hint.has_value(), symbols[i]);
+    if (options_.duck_shape && hint && hint->type == ValueType::kInt && symbols[i].range.low >= 0 &&
         symbols[i].name[0] == 's') {
-      ducks_.emplace(hints[i]->integer, symbol);
+      ducks_.emplace(hint->integer, symbol);
     }
   }
 }
