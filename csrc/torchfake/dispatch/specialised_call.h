@@ -2,22 +2,9 @@
 #pragma once
 
 #include <torchfake/core/call.h>
+#include <torchfake/core/each_tensor.h>
 
 namespace torchfake {
-
-// Visits every tensor among the values, including undefined ones.
-template <typename Visit>
-void for_each_tensor(c10::ArrayRef<c10::IValue> values, const Visit& visit) {
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) {
-      visit(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        visit(tensor);
-      }
-    }
-  }
-}
 
 // Replaces the arguments on the stack by these values, with `replaced` applied to every defined tensor.
 template <typename Replace>
