@@ -41,7 +41,6 @@ RESERVED_WORSE = {
     "lstm_language_model": 3.7,
     "gru_bidirectional": 6.1,
     "audio_convolutions": 16.1,
-    "resnet_half_inference": 22.3,
 }
 
 

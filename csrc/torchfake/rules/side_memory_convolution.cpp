@@ -46,6 +46,18 @@ struct ConvolutionArguments {
   bool is_backward;
 };
 
+// cuDNN's channels-last kernels read groups of four channels: input and weight with another number, such as an image's
+// three, are copied with zeros added. 0 if they need no copy.
+size_t padded_copies(const ConvolutionArguments& a) {
+  constexpr int64_t kGroup = 4;
+  const int64_t channels = a.input->size(1);
+  if (channels == 0 || channels % kGroup == 0) {
+    return 0;
+  }
+  const auto padded = static_cast<size_t>(div_up(channels, kGroup) * kGroup);
+  return (bytes_of(*a.input) + bytes_of(*a.weight)) / static_cast<size_t>(channels) * padded;
+}
+
 // The memory of one pass over the three tensors; none for ATen's own kernels.
 size_t workspace(const Call& call, const ConvolutionArguments& a) {
   const auto strides = numbers_at(call, a.stride, a.input->dim() - 2, 1);
@@ -61,6 +73,11 @@ size_t workspace(const Call& call, const ConvolutionArguments& a) {
   kind.is_strided = std::any_of(strides->begin(), strides->end(), [](int64_t stride) { return stride != 1; });
   kind.is_grouped = *groups > 1;
   kind.is_float = a.input->itemsize() >= 4;
+  if (kind.is_channels_last && !kind.is_grouped) {
+    if (const size_t padded = padded_copies(a)) {
+      return padded;
+    }
+  }
   const auto bytes = static_cast<double>(bytes_of(*a.input) + bytes_of(*a.weight) + a.output_bytes);
   return static_cast<size_t>(layout_copies(kind) * bytes);
 }
