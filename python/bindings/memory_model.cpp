@@ -395,6 +395,7 @@ void bind_model(py::module_& module) {
             const memory::HostBytes bytes = self.host_bytes();
             return std::make_pair(bytes.current, bytes.peak);
           })
+      .def_property_readonly("context_bytes", [](const MemoryModel& self) { return self.card().context_bytes; })
       .def_property(
           "ledger",
           [](MemoryModel& self) { return self.ledger(); },

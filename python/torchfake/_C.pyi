@@ -329,6 +329,8 @@ class MemoryLedger:
 
 class MemoryModel:
     ledger: MemoryLedger | None
+    @property
+    def context_bytes(self) -> int: ...
     def __init__(
         self,
         *,

@@ -62,11 +62,10 @@ def page_of_ranks(program: str, roles: list[tuple[str, str, dict[str, Any]]], le
     for ranks, role, run in roles:
         devices = run["memory"]["devices"]
         for device in sorted(devices, key=lambda device: -int(device["peak"]))[:1]:
-            fits = device["reserved"] <= device["total_memory"]
             rows.append(
                 f"<tr><td>{text(ranks)}<td>{text(role or '-')}<td class=number>{int(run['exit_code'])}"
                 f"<td class=number>{size(device['peak'])}<td class=number>{size(device['reserved'])}"
-                f"<td>{'fits' if fits else '<b class=bad>does not fit</b>'}"
+                f"<td>{_verdict(device, run)}"
                 + "".join(f"<td class=number>{size(device['owners'].get(owner, 0))}" for owner in owners)
             )
         opened = "" if sections else " open"
@@ -111,7 +110,7 @@ def _run(run: dict[str, Any]) -> str:
         f"<tr><td>cuda:{card['index']}<td>{text(card['name'])}<td class=number>{size(card['peak_allocated'])}"
         f"<td class=number>{'' if card['peak_reserved'] is None else size(card['peak_reserved'])}"
         f"<td class=number>{size(card['needed'])}<td class=number>{size(card['total_memory'])}"
-        f"<td>{'<b class=bad>does not fit</b>' if card['needed'] > card['total_memory'] else 'fits'}"
+        f"<td>{_verdict(card, run)}"
         for card in run["cards"]
     )
     head = (
@@ -120,6 +119,15 @@ def _run(run: dict[str, Any]) -> str:
         + "<th>"
     )
     return f"{said}{table(head, rows)}"
+
+
+def _verdict(card: dict[str, Any], run: dict[str, Any]) -> str:
+    """Whether a program fits on a card, whose error does not say which one refused memory if there are several."""
+    if card["needed"] > card["total_memory"]:
+        return "<strong class=bad>does not fit</strong>"
+    if run["out_of_memory"]:
+        return "<strong class=bad>ran out of memory</strong>" if len(run["cards"]) == 1 else ""
+    return "fits"
 
 
 def table(head: str, rows: str) -> str:
@@ -211,20 +219,22 @@ def savings(owners: dict[str, int]) -> list[tuple[str, int, str]]:
     """(measure, upper bound of the bytes saved at the peak, explanation), estimated from the owners."""
     state, activations = owners["optimizer state"], owners["activations"]
     weights = owners["parameters"] + owners["gradients"] + state
+    # What lives for a moment has the size and type of what it is computed from.
+    passing = activations + owners["temporaries"]
     return [
         ("checkpointing", activations, "all activations; the inputs of the blocks and one block's inside stay"),
         (
             "bfloat16 in place of float32",
-            (weights + activations) // 2,
-            "half of weights, gradients, state, activations",
+            (weights + passing) // 2,
+            "half of weights, gradients, state, activations, temporaries",
         ),
         ("8-bit optimizer", state * 3 // 4, "three quarters of the optimizer's state, if it is float32"),
         ("optimizer sharded over 8 cards", state * 7 // 8, "seven eighths of the optimizer's state"),
         ("fully_shard over 8 cards", weights * 7 // 8, "seven eighths of weights, gradients and state"),
         (
             "accumulation over 4 parts",
-            (activations + owners["inputs"]) * 3 // 4,
-            "three quarters of what a batch takes",
+            (passing + owners["inputs"]) * 3 // 4,
+            "three quarters of what a batch takes, temporaries too",
         ),
     ]
 

@@ -50,6 +50,7 @@ class Report:
                     "free_memory": free,
                     "peak": moment.total,
                     "reserved": model.stats(name)["reserved_bytes"]["all"]["peak"],
+                    "needed": moment.total + model.context_bytes,
                     "owners": moment.owners,
                     "modules": moment.by_module(),
                     "largest": [
@@ -77,8 +78,8 @@ class Report:
     def __str__(self) -> str:
         lines = []
         for device in self.data["devices"]:
-            fits = device["reserved"] <= device["total_memory"]
-            verdict = "" if fits else f", needs {size(device['reserved'])} of {size(device['total_memory'])}"
+            fits = device["needed"] <= device["total_memory"]
+            verdict = "" if fits else f", needs {size(device['needed'])} of {size(device['total_memory'])}"
             peak, reserved = size(device["peak"]), size(device["reserved"])
             lines.append(f"{device['device']}: peak {peak} allocated, {reserved} reserved{verdict}")
             lines.append("  " + sparkline([sum(p["owners"].values()) for p in device["timeline"]]))

@@ -150,6 +150,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
     ) -> None:
         for module in self.scopes.roots():
             self._claim(module)
+        self._claim_modules(self.scopes.uncalled())
         assert self._model is not None
         self._model.ledger = None
         self._exits.close()
@@ -157,7 +158,10 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
     # ---- What is running
 
     def _claim(self, root: nn.Module) -> None:
-        for inner, scope in self.scopes.inside(root):
+        self._claim_modules(self.scopes.inside(root))
+
+    def _claim_modules(self, modules: list[tuple[nn.Module, int]]) -> None:
+        for inner, scope in modules:
             parameters = list(inner.parameters(recurse=False))
             self._scope_of.update((id(parameter), scope) for parameter in parameters)
             self._claim_parameters(parameters)

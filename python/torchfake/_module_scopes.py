@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -21,6 +22,12 @@ _Numbers = dict[int, tuple["weakref.ref[nn.Module]", int]]
 
 def _ignore(what: object) -> None:
     pass
+
+
+def _path(root: nn.Module, path: str) -> str:
+    """The path of a module inside `root`; it begins with the class of that."""
+    name = type(root).__name__
+    return f"{name}.{path}" if path else name
 
 
 class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
@@ -74,13 +81,26 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         found = ((reference(), number) for reference, number in self._numbers[root].values())
         return [(module, number) for module, number in found if module is not None]
 
+    def uncalled(self) -> list[tuple[nn.Module, int]]:
+        """Live modules that no call has reached, with the numbers of their paths: a model whose `.cuda()` ran out of
+        memory, or one that nothing has called yet. Looks through all objects of the program, so call it rarely."""
+        called = {id(module) for root in self.roots() for module, _ in self.inside(root)}
+        # By their type: to ask an object for its class can run the program's code.
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+        parts = {id(part) for module in modules for part in module.children()}
+        return [
+            (inner, _C.memory_scope_number(_path(root, path)))
+            for root in modules
+            if id(root) not in parts
+            for path, inner in root.named_modules()
+            if id(inner) not in called
+        ]
+
     def _enter_root(self, root: nn.Module) -> None:
         numbers = self._numbers.get(root)
         if numbers is None:
-            # A path begins with the class of the outermost module.
-            name = type(root).__name__
             numbers = self._numbers[root] = {
-                id(inner): (weakref.ref(inner), _C.memory_scope_number(f"{name}.{path}" if path else name))
+                id(inner): (weakref.ref(inner), _C.memory_scope_number(_path(root, path)))
                 for path, inner in root.named_modules()
             }
             self._on_root(root)

@@ -49,6 +49,24 @@ def test_gradients_are_told_apart_at_a_peak_within_the_backward_pass() -> None:
     assert moment.owners["gradients"] >= 4 * 4096 * 4096
 
 
+def test_parameters_of_a_model_that_nothing_called_are_no_inputs() -> None:
+    with memory.track(total_memory=8 << 30) as tracked:
+        called, other = model_of(64, 64), nn.ModuleDict({"teacher": model_of(256, 512)})
+        other.register_buffer("scale", torch.ones(1024, device="cuda"))
+        called(torch.randn(2, 64, device="cuda"))
+    assert {piece.module for piece in owned(tracked, "parameters")} == {"Sequential.0", "ModuleDict.teacher.0"}
+    assert [(piece.module, piece.requested) for piece in owned(tracked, "buffers")] == [("ModuleDict", 4 * KiB)]
+    assert {piece.requested for piece in owned(tracked, "inputs")} == {2 * 64 * 4}
+
+
+def test_a_model_that_the_card_cannot_hold_is_parameters() -> None:
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False, device="meta") for _ in range(32)))
+    tracker = memory.track(total_memory=64 << 20, context_memory=0)
+    with pytest.raises(torch.OutOfMemoryError), tracker:
+        model.to_empty(device="cuda")
+    assert tracker.at_peak().owners["parameters"] == tracker.peak >= 60 << 20
+
+
 def test_a_parameter_that_dies_is_forgotten() -> None:
     with memory.track(total_memory=8 << 30) as tracked:
         for _ in range(3):

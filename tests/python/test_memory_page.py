@@ -19,7 +19,7 @@ from torch import nn
 import torchfake
 from torchfake import memory
 from torchfake._memory_compare import NotAReportError, compare, comparison_table, load_report
-from torchfake._memory_page import page_of, page_of_ranks
+from torchfake._memory_page import page_of, page_of_ranks, savings
 
 HOSTILE = "<img src=x onerror='alert(1)'><script>alert(2)</script>\"&</style><b>[/bold]"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -118,6 +118,15 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(NotAReportError, match=r"a\.json"):
         load_report(tmp_path / "a.json")
+
+
+def test_savings_are_bounds_on_what_the_peak_holds() -> None:
+    owners = dict.fromkeys(memory.Moment("cuda:0", 0, 0, []).owners, 0) | {"activations": 400, "temporaries": 800}
+    bounds = {measure: most for measure, most, _ in savings(owners)}
+    assert bounds["accumulation over 4 parts"] == 900
+    assert bounds["bfloat16 in place of float32"] == 600
+    assert bounds["checkpointing"] == 400
+    assert bounds["8-bit optimizer"] == bounds["fully_shard over 8 cards"] == 0
 
 
 def test_a_page_of_ranks_has_a_row_and_a_section_for_each(report: memory.Report) -> None:

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from torchfake._memory_compare import NotAReportError, compare, load_report
+from torchfake._memory_report import Report, size
 from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
 from torchfake.run_program import OUT_OF_MEMORY, Program, run_program
@@ -75,6 +76,26 @@ def test_an_unlimited_run_goes_on_and_says_what_is_needed(tmp_path: Path, capsys
     mode = fake_mode(gpu_memory="700MiB", unlimited=True)
     run_program(Program(str(tmp_path / "train.py"), False), mode)
     assert "needs 0.9 of 0.7 GiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("memory, unlimited, verdict", [("700MiB", False, "ran out of memory"), ("2GiB", True, "fits")])
+def test_the_page_says_whether_a_program_fits(tmp_path: Path, memory: str, unlimited: bool, verdict: str) -> None:
+    outputs = Outputs(html=tmp_path / "page.html")
+    run(tmp_path, TRAINING, gpu_memory=memory, unlimited=unlimited, outputs=outputs)
+    page = (tmp_path / "page.html").read_text()
+    assert {word for word in ("ran out of memory", "does not fit", "<td>fits") if word in page} == {
+        "<td>fits" if verdict == "fits" else verdict
+    }
+
+
+def test_what_is_needed_includes_the_context_everywhere(tmp_path: Path) -> None:
+    _, report = run(tmp_path, TRAINING, unlimited=True, track=True)
+    [card], [device] = report["cards"], report["memory"]["devices"]
+    total = (card["peak_allocated"] + card["needed"]) >> 21 << 20  # between them
+    _, report = run(tmp_path, TRAINING, gpu_memory=str(total), unlimited=True, track=True)
+    [card], [device] = report["cards"], report["memory"]["devices"]
+    assert device["peak"] < total < device["needed"] == card["needed"]
+    assert f"needs {size(card['needed'])} of {size(total)}" in str(Report(report["memory"]))
 
 
 def test_only_cards_that_were_asked_for_have_a_limit_to_go_past() -> None:
