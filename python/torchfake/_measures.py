@@ -38,6 +38,10 @@ class Measure:
         #: The reason why it has not been applied; None once it has.
         self.reason: str | None = "no model was called"
 
+    def steps(self, requested: int) -> int:
+        """The number of the program's steps to run where `requested` would do without the measure."""
+        return requested
+
     @contextlib.contextmanager
     def applied(self, mode: fake_mode) -> Iterator[None]:
         raise NotImplementedError
@@ -244,7 +248,7 @@ class _InPlaceOfAdam(_AtSteps):
 
 class Adafactor(_InPlaceOfAdam):
     name = "Adafactor"
-    note = "torch.optim.Adafactor in the place of Adam"
+    note = "torch.optim.Adafactor in place of Adam"
 
     def other(self, groups: list[dict[str, Any]]) -> Optimizer:
         return torch.optim.Adafactor(groups)
@@ -252,7 +256,7 @@ class Adafactor(_InPlaceOfAdam):
 
 class Sgd(_InPlaceOfAdam):
     name = "SGD"
-    note = "torch.optim.SGD without momentum in the place of Adam: no state"
+    note = "torch.optim.SGD without momentum in place of Adam: no state"
 
     def other(self, groups: list[dict[str, Any]]) -> Optimizer:
         return torch.optim.SGD(groups, lr=1e-3)
@@ -303,8 +307,13 @@ class Accumulation(_AtSteps):
         self.micro_batches = micro_batches
         self.name = f"accumulation over {micro_batches}"
         self.note = f"the batch in {micro_batches} parts, gradients added up"
-        self.reason = f"the program takes fewer than {micro_batches} steps"
+        #: Only in parts after the optimizer's first step are there state and gradients beside the activations.
+        self._enough = 2 * micro_batches
+        self.reason = f"the program takes fewer than {self._enough} steps"
         self._counts: dict[int, int] = {}
+
+    def steps(self, requested: int) -> int:
+        return max(requested * self.micro_batches, self._enough)
 
     def act(self, optimizer: Optimizer) -> bool:
         which = id(optimizer)
@@ -317,10 +326,9 @@ class Accumulation(_AtSteps):
 
             optimizer.zero_grad = clear_at_the_end  # type: ignore[method-assign]
         self._counts[which] = self._counts.get(which, 0) + 1
-        if self._counts[which] % self.micro_batches:
-            return False
-        self.reason = None
-        return True
+        if self._counts[which] >= self._enough:
+            self.reason = None
+        return self._counts[which] % self.micro_batches == 0
 
 
 # ---- Sharding --------------------------------------------------------------------------------------------------------

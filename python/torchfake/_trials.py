@@ -95,7 +95,7 @@ class Runner:
                 arguments = stack.enter_context(varied.given(value, self.program.arguments))
                 program = Program(self.program.name, self.program.is_module, arguments)
                 if self.steps is not None:
-                    stack.enter_context(_StepLimit(self.steps))
+                    stack.enter_context(_StepLimit(self.steps if measure is None else measure.steps(self.steps)))
                 if measure is not None:
                     stack.enter_context(measure.applied(mode))
                 exit_code, error = execute_program(program, mode, environment)

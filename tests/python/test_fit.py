@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest.mock import ANY
 
 import jsonschema
 import pytest
@@ -16,7 +18,7 @@ import torch
 from torchfake import fake_mode
 from torchfake import fit as fitting
 from torchfake._fit_cli import print_fit
-from torchfake._measures import Checkpointing, EightBitAdam, FullyShard, Sgd, repeated_blocks
+from torchfake._measures import Accumulation, Checkpointing, EightBitAdam, FullyShard, Sgd, repeated_blocks
 from torchfake._search import Search
 from torchfake._trials import Runner, TrialFailedError
 from torchfake._varied import BadRangeError, Varied, without_option
@@ -259,6 +261,16 @@ def test_names_and_errors_that_look_like_markup_are_printed(capsys: pytest.Captu
     print_fit(fitting.Fit("[/b].py", Varied.parse("--x[/i]=1..2"), [finding], advice))
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("[/b].py", "--x[/i]", "[/bold]", "[/red]"))
+
+
+def test_accumulation_is_measured_with_the_optimizers_state_even_in_few_steps(tmp_path: Path) -> None:
+    varied, run = Varied.parse("batch_size=1..64"), runner(tmp_path)
+    whole = run.run("L4", varied, 8, measure=Accumulation(2))
+    assert dataclasses.replace(run, steps=2).run("L4", varied, 8, measure=Accumulation(2)) == dataclasses.replace(
+        whole, seconds=ANY
+    )
+    refused = run.run("L4", varied, 8, measure=Accumulation(4))
+    assert refused.not_applicable == "the program takes fewer than 8 steps"
 
 
 def test_the_command_prints_json_of_the_schema_and_advice(tmp_path: Path) -> None:
