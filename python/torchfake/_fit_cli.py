@@ -124,4 +124,4 @@ def print_fit(fit: Fit) -> None:
             remark = f"not applicable: {entry.not_applicable}" if entry.not_applicable else entry.note
             advice.add_row(entry.measure, largest, Text(remark))
         print_table(advice)
-    typer.echo(f"{fit.runs} runs")
+    typer.echo("1 run" if fit.runs == 1 else f"{fit.runs} runs")

@@ -15,7 +15,7 @@ from torchfake._child_calls import call_in_child
 from torchfake._measures import Measure, NotApplicableError
 from torchfake._varied import Varied
 from torchfake.modes import fake_mode
-from torchfake.run_program import Launch, Program, execute_program, is_out_of_memory
+from torchfake.run_program import Launch, Program, ProgramNotFoundError, execute_program, is_out_of_memory
 
 _SHOWN_LINES = 6  # of the output of a failed program
 
@@ -67,19 +67,22 @@ class Runner:
         """Runs the program with `value` in a child process.
 
         Raises:
+            ProgramNotFoundError: There is no such script or module.
             TrialFailedError: The program failed for a reason other than memory.
         """
         with tempfile.TemporaryFile() as output:
             outcome = call_in_child(output.fileno(), Runner._run, self, card, varied, value, unlimited, measure)
             if isinstance(outcome, Trial):
                 return outcome
+            if isinstance(outcome, ProgramNotFoundError):
+                raise outcome
             output.seek(0)
             wrote = output.read().decode(errors="replace").splitlines()
         said = "\n".join(f"    {line}" for line in wrote[-_SHOWN_LINES:])
         raise TrialFailedError(f"{outcome}" + (f"\n{said}" if said else ""))
 
-    def _run(self, card: str, varied: Varied, value: int, unlimited: bool, measure: Measure | None) -> Trial | str:
-        """The part in the child. Returns a message if the program failed."""
+    def _run(self, card: str, varied: Varied, value: int, unlimited: bool, measure: Measure | None) -> object:
+        """The part in the child. Returns a Trial; a message if the program failed; or the error if there is none."""
         gpus = f"{self.count}x{card}"
         mode = fake_mode(
             gpus=gpus,
@@ -101,6 +104,8 @@ class Runner:
                 exit_code, error = execute_program(program, mode, environment)
         except NotApplicableError as reason:
             return Trial(0, 0, 0, 0, time.perf_counter() - begin, str(reason))
+        except ProgramNotFoundError as missing:
+            return missing
         if isinstance(error, _EnoughSteps):
             exit_code, error = 0, None
         cards = mode.cards

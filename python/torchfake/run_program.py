@@ -197,7 +197,11 @@ def execute_program(
     Raises:
         ProgramNotFoundError: There is no such script or module.
     """
-    main, code = _load(program)
+    try:
+        main, code = _load(program)
+    except SyntaxError as error:
+        sys.excepthook(type(error), error.with_traceback(None), None)  # the program's, so without frames of ours
+        return 1, error
     with _as_main(program, main, environment):
         with mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
             ended = _execute(code, main)

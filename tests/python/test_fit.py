@@ -22,7 +22,7 @@ from torchfake._measures import Accumulation, Checkpointing, EightBitAdam, Fully
 from torchfake._search import Search
 from torchfake._trials import Runner, TrialFailedError
 from torchfake._varied import BadRangeError, Varied, without_option
-from torchfake.run_program import Program
+from torchfake.run_program import Program, ProgramNotFoundError
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "fit.schema.json"
 
@@ -271,6 +271,12 @@ def test_accumulation_is_measured_with_the_optimizers_state_even_in_few_steps(tm
     )
     refused = run.run("L4", varied, 8, measure=Accumulation(4))
     assert refused.not_applicable == "the program takes fewer than 8 steps"
+
+
+def test_a_program_that_is_not_there_is_a_mistake_in_the_command(tmp_path: Path) -> None:
+    run = Runner(Program(str(tmp_path / "none.py"), False, []))
+    with pytest.raises(ProgramNotFoundError, match="no such script"):
+        run.run("L4", Varied.parse("batch_size=1..2"), 1)
 
 
 def test_the_command_prints_json_of_the_schema_and_advice(tmp_path: Path) -> None:

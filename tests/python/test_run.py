@@ -147,6 +147,15 @@ def test_a_character_model_with_batches_cut_from_a_file_runs(tmp_path, capsys):
     assert output.out.split() == ["1.0000", "5"]
 
 
+def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    assert _run(tmp_path, "x = (1,")[0] == 1
+    shown = capsys.readouterr().err
+    assert shown.lstrip().startswith("File ")
+    assert "SyntaxError: '(' was never closed" in shown
+    assert "run_program" not in shown
+
+
 def test_arguments_exit_codes_and_errors_are_those_of_python(tmp_path, capsys, monkeypatch):
     # torch.distributed replaces the hook for good, where a group was ever made in this process.
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
