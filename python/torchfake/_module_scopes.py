@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -40,6 +40,9 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         after_step: Called with it afterwards.
     """
 
+    #: Those that are entered. The first of them tells the engine; two would each restore what the other has set.
+    _all: ClassVar[list[ModuleScopes]] = []
+
     def __init__(
         self,
         *,
@@ -54,9 +57,12 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         #: By outermost module, the numbers of those inside it. Keeps none of them alive.
         self._numbers: weakref.WeakKeyDictionary[nn.Module, _Numbers] = weakref.WeakKeyDictionary()
         self._current: _Numbers = {}  # of the outermost module that runs
-        self._entered: list[tuple[int, int]] = []
+        #: What to return to after each running module, if this one tells the engine.
+        self._entered: list[tuple[int, int] | None] = []
 
     def __enter__(self) -> Self:
+        self._all.append(self)
+        self._exits.callback(self._all.remove, self)
         hooks = [
             nn.modules.module.register_module_forward_pre_hook(self._before_module),
             nn.modules.module.register_module_forward_hook(self._after_module, always_call=True),
@@ -114,11 +120,13 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         if known is None or known[0]() is not module:  # made since, or held by no other module
             known = weakref.ref(module), _C.memory_scope_number(type(module).__name__)
             self._current[id(module)] = known
-        self._entered.append(_C.exchange_memory_context(known[1], FORWARD))
+        tells = self._all[0] is self
+        self._entered.append(_C.exchange_memory_context(known[1], FORWARD) if tells else None)
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._entered:  # else it was called before the hooks were there
-            _C.exchange_memory_context(*self._entered.pop())
+        before = self._entered.pop() if self._entered else None  # none: called before the hooks were there
+        if before is not None:
+            _C.exchange_memory_context(*before)
 
     def _before_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         self._step_callbacks[0](optimizer)

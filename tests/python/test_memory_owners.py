@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import torchfake
-from torchfake import memory
+from torchfake import memory, step_time
 
 KiB = 1 << 10
 
@@ -65,6 +66,30 @@ def test_a_model_that_the_card_cannot_hold_is_parameters() -> None:
     with pytest.raises(torch.OutOfMemoryError), tracker:
         model.to_empty(device="cuda")
     assert tracker.at_peak().owners["parameters"] == tracker.peak >= 60 << 20
+
+
+def test_a_loss_outside_of_modules_is_activations_and_what_it_is_computed_on_is_not() -> None:
+    with memory.track(total_memory=8 << 30) as tracked:
+        model = model_of(64, 2048)
+        x, weight = torch.randn(128, 64, device="cuda").mul(2), torch.ones(128, 2048, device="cuda")
+        loss = (model(x).exp() * weight).sum()
+        loss.backward()
+    by_op = {(piece.op, piece.owner) for piece in tracked.pieces if not piece.module}
+    assert {("aten::exp", "activations"), ("aten::mul", "inputs"), ("aten::ones", "inputs")} <= by_op
+    assert not [piece for piece in owned(tracked, "inputs") if piece.op in ("aten::exp", "aten::sum")]
+
+
+def test_a_measurement_of_time_does_not_change_who_owns_memory() -> None:
+    def pieces(timed: bool) -> list[tuple[str, str, str]]:
+        with memory.track(total_memory=8 << 30) as tracked, step_time.measure() if timed else nullcontext():
+            model = model_of(64, 64)
+            optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+            for _ in range(2):
+                model(torch.randn(2, 64, device="cuda")).exp().sum().backward()
+                optimizer.step()
+        return [(piece.op, piece.owner, piece.module) for piece in tracked.pieces]
+
+    assert pieces(timed=True) == pieces(timed=False)
 
 
 def test_a_parameter_that_dies_is_forgotten() -> None:

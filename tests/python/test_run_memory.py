@@ -150,7 +150,8 @@ def test_two_runs_are_compared_and_other_files_refused(tmp_path: Path) -> None:
     files = [tmp_path / name / "report.json" for name in ("a", "b")]
     rows = {(row["what"], row["name"]): row for row in compare(*map(load_report, files))}
     assert rows["peak", ""]["after"] > rows["peak", ""]["before"] > 0
-    assert rows["owner", "activations"]["after"] == 2 * rows["owner", "activations"]["before"]
+    activations = rows["owner", "activations"]
+    assert 0 < 2 * activations["before"] - activations["after"] <= 1024  # the loss does not grow
     assert ("owner", "parameters") not in rows  # unchanged
     done = subprocess.run(
         [sys.executable, "-m", "torchfake", "report", *map(str, files)], capture_output=True, text=True, check=False

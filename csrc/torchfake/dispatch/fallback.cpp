@@ -7,6 +7,7 @@
 #include <torchfake/core/dispatch_keys.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
+#include <torchfake/dispatch/allocating_call.h>
 #include <torchfake/dispatch/known_answers.h>
 #include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
@@ -82,7 +83,7 @@ void store(const Call& call, const CacheEntry& entry, const Sources* sources, bo
 
 // Looks up the key and handles the hit or miss, with constant propagation alongside.
 void answer(Call& call, const ModePtr& mode) {
-  const AllocatingOperator op(call.traits.name);
+  const AllocatingCall allocating(call.traits, call.tensors(), *mode);
   if (call.has_non_fake()) {
     admit_real_tensors(call, mode);
     if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {

@@ -1,4 +1,5 @@
 // Calls with symbolic sizes. See Note [Symbolic calls].
+#include <torchfake/dispatch/allocating_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
 
 #include <torchfake/cache/shape_cache.h>
@@ -318,7 +319,7 @@ void keep(std::unique_ptr<SymbolicOutcome> outcome, CacheKey& key, SymbolicOutco
 void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
   // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr held = mode;  // NOLINT(performance-unnecessary-copy-initialization)
-  const AllocatingOperator allocating(call.traits.name);
+  const AllocatingCall allocating(call.traits, call.tensors(), *held);
   const AskingOperator asking(call.traits.name);
   if (has_fake_impl(call)) {  // the fake implementation sees the symbols
     CallContext context;

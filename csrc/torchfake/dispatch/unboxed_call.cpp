@@ -7,6 +7,7 @@
 #include <torchfake/cache/side_allocations.h>
 #include <torchfake/core/activation.h>
 #include <torchfake/core/symbolic_bytes.h>
+#include <torchfake/dispatch/allocating_call.h>
 #include <torchfake/values/deriving.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/value_ranges.h>
@@ -324,11 +325,10 @@ const CacheEntry* UnboxedCall::find() {
 }
 
 at::Tensor UnboxedCall::make(const OutputRecipe& recipe) {
-  const StorageObserver* observer = (*mode_)->options.storage_observer.get();
-  if (C10_LIKELY(observer == nullptr || observer->counts() != nullptr)) {
+  if (C10_LIKELY(!reports_storages(**mode_))) {
     return make_output(recipe, tensors_, *mode_);
   }
-  const AllocatingOperator op(traits_.name);
+  const AllocatingCall allocating(traits_, tensors_, **mode_);
   return make_output(recipe, tensors_, *mode_);
 }
 
@@ -354,7 +354,7 @@ std::vector<at::Tensor> UnboxedCall::next_list(const CacheEntry& entry) {
 
 void UnboxedCall::finish(const CacheEntry& entry) {
   if (has_effects(entry)) {
-    const AllocatingOperator op(traits_.name);
+    const AllocatingCall allocating(traits_, tensors_, **mode_);
     announce_and_apply(entry, tensors_, *mode_);
   }
   if (C10_UNLIKELY(derived_ != nullptr && traits_.values == ValueSource::kOverwrite)) {

@@ -85,7 +85,7 @@ void Ledger::begin_backward() {
   phases_.emplace_back("backward");
   for (const auto& [storage, number] : alive_) {
     LedgerRecord& record = records_[number];
-    if (!record.is_claimed && record.activity == Activity::kForward && record.keeps_graph) {
+    if (!record.is_claimed && record.is_of_forward) {
       record.owner = Owner::kActivations;
       record.is_claimed = true;
     }

@@ -21,7 +21,8 @@ enum class Owner : uint8_t {
   kGradients,
   kOptimizerState,
   kBuffers,
-  kActivations,  // created in a forward pass and still alive when its backward pass begins
+  kActivations,  // created by a forward pass, in a module or from tensors that require gradients (a loss), and still alive
+  // when a backward pass begins
   kInputs,  // created outside of modules, backward passes and optimizers
   kTemporaries,
   kWorkspaces,
@@ -49,7 +50,7 @@ struct LedgerRecord {
   Activity activity = Activity::kOutside;
   Owner owner = Owner::kTemporaries;
   bool is_claimed = false;  // whether the owner was set explicitly
-  bool keeps_graph = false;  // created while gradients were recorded
+  bool is_of_forward = false;  // created by a forward pass whose gradients are recorded
 };
 
 struct TimelinePoint {
@@ -130,6 +131,7 @@ struct LedgerContext {
   Activity activity = Activity::kOutside;
   uint32_t scope = 0;
   uint32_t line = 0;
+  bool takes_gradients = false;  // whether an argument of the running operator requires gradients
 };
 LedgerContext& ledger_context();
 

@@ -169,7 +169,9 @@ MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocatio
     record.device = device.device;
     record.activity = task != -1 ? Activity::kBackward : ledger_context().activity;
     record.owner = owner;
-    record.keeps_graph = at::GradMode::is_enabled();
+    record.is_of_forward = at::GradMode::is_enabled() &&
+        (record.activity == Activity::kForward ||
+         (record.activity == Activity::kOutside && ledger_context().takes_gradients));
     entry.record = ledger_->birth(record);
   }
   return entry;
