@@ -306,6 +306,25 @@ def test_zero_tensors_without_memory_are_zeros() -> None:
         assert fake.clone().tolist() == real.clone().tolist()  # a real zero tensor has no memory to list either
 
 
+def test_views_of_zero_tensors_are_fake_and_take_numbers() -> None:
+    def program() -> list[torch.Tensor]:
+        zero = torch._efficientzerotensor((2, 3))
+        views = [zero.view(6), zero.as_strided((3,), (2,)), zero.unsqueeze(0).expand(4, 2, 3).reshape(8, 3)]
+        return [*views, 1 - zero, zero * 2, (zero / 2).view(3, 2), views[2] @ torch.ones(3, 2)]
+
+    assert_like_real(lambda: [torch._efficientzerotensor((2, 3)) + 1])
+    for fake, real in zip(assert_like_real(program), program(), strict=True):
+        assert fake.clone().tolist() == real.clone().tolist()
+
+
+def test_forward_derivatives_of_gradients_run_under_vmap() -> None:
+    def program() -> torch.Tensor:
+        weight = torch.ones(16, 1)
+        return torch.func.vmap(torch.func.hessian(lambda row: (weight @ row).tanh().sum()))(torch.ones(3, 1))
+
+    assert_like_real(lambda: [program()])
+
+
 def test_real_errors_about_known_values_are_raised() -> None:
     with fake_mode():
         with pytest.raises(IndexError):

@@ -236,6 +236,19 @@ std::vector<torch::Library>& libraries() {
   return *libraries;
 }
 
+// Sends views of zero tensors to the Fake key. PyTorch's own kernels on the ZeroTensor key are those of the backends, which
+// return plain tensors that are not fake.
+void install_views_of_zero_tensors() {
+  struct Silent : c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  } silent;
+  const c10::WarningUtils::WarningHandlerGuard replaces_kernels(&silent);
+  libraries().emplace_back(torch::Library::IMPL, "aten", c10::DispatchKey::ZeroTensor, __FILE__, __LINE__);
+  for (const char* name : {"as_strided", "view", "_reshape_alias"}) {
+    libraries().back().impl(name, torch::CppFunction::makeFallthrough());
+  }
+}
+
 // Installs the fallback on the Fake key, and the check for `x.data = y` on every key at which it can receive a dense
 // tensor. See Note [Activation].
 void install_fallback() {
@@ -245,6 +258,7 @@ void install_fallback() {
     libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     libraries().back().impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   }
+  install_views_of_zero_tensors();
 }
 
 const RegisterChange g_fallback(Span::kOnceActive, {&install_fallback, [] { libraries().clear(); }});

@@ -76,13 +76,16 @@ void lift_argument(Call& call, const ModePtr& mode) {
   call.stack->emplace_back(std::move(fake));
 }
 
-// The arguments are real tensors, and the results are constants.
+// The arguments are real tensors, and the results are constants. A number on the meta device has no value to keep.
 void answer_for_numbers(Call& call, const ModePtr& mode) {
   const size_t first = call.stack->size() - call.num_args();
   real_call(call);
   for (size_t i = first; i < call.stack->size(); ++i) {
     c10::IValue& value = (*call.stack)[i];
-    if (value.isTensor() && value.toTensor().defined() && as_fake(value.toTensor()) == nullptr) {
+    if (!value.isTensor() || !value.toTensor().defined() || as_fake(value.toTensor()) != nullptr) {
+      continue;
+    }
+    if (mode->options.exclusive || !value.toTensor().is_meta()) {
       value = lift(value.toTensor(), mode, /*copy=*/false);
     }
   }
