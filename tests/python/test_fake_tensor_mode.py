@@ -297,6 +297,12 @@ def test_a_tracer_that_makes_sizes_symbolic_is_refused_in_the_mode() -> None:
         FakeTensorMode().from_tensor(REAL, symbolic_context=object())
 
 
+def test_a_tracer_makes_symbolic_fakes_of_its_own_in_a_fake_mode() -> None:
+    with fake_mode():
+        graph = make_fx(torch.sin, tracing_mode="symbolic")(torch.ones(2, 3))
+        assert graph(torch.ones(4, 5)).shape == (4, 5)
+
+
 def test_the_plain_options_are_kept_for_those_who_read_them() -> None:
     mode = FakeTensorMode(static_shapes=True, export=True)
     assert (mode.static_shapes, mode.export, mode.shape_env) == (True, True, None)

@@ -17,9 +17,21 @@ void set_kernel_failure_reader(KernelFailureReader reader) {
   g_kernel_failure_reader.store(reader, std::memory_order_release);
 }
 
-void refuse_kernel_failure(const std::string& op, const std::exception& error) {
+namespace {
+
+std::optional<KernelFailure> read(const std::exception& error) {
   const KernelFailureReader reader = g_kernel_failure_reader.load(std::memory_order_acquire);
-  const std::optional<KernelFailure> failure = reader == nullptr ? std::nullopt : reader(error);
+  return reader == nullptr ? std::nullopt : reader(error);
+}
+
+}  // namespace
+
+bool is_kernel_failure(const std::exception& error) {
+  return read(error).has_value();
+}
+
+void refuse_kernel_failure(const std::string& op, const std::exception& error) {
+  const std::optional<KernelFailure> failure = read(error);
   if (!failure) {
     return;
   }

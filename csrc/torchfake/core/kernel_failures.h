@@ -18,6 +18,9 @@ struct KernelFailure {
 using KernelFailureReader = std::optional<KernelFailure> (*)(const std::exception& error);
 void set_kernel_failure_reader(KernelFailureReader reader);
 
+// Whether an error is such a failure. Called while it is being handled.
+bool is_kernel_failure(const std::exception& error);
+
 // Throws our own refusal instead of `error` if `op` is one of PyTorch's and its kernel failed internally: a plain
 // error, as real operators raise for arguments, or UnsupportedOperatorException for a bug in the kernel.
 void refuse_kernel_failure(const std::string& op, const std::exception& error);

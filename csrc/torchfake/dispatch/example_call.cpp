@@ -1,10 +1,13 @@
 // Calls with unbacked symbols or with PyTorch's own nodes: handled on the symbols themselves, and not cached.
 #include <torchfake/dispatch/example_call.h>
 
+#include <torchfake/core/kernel_failures.h>
 #include <torchfake/core/symbolic_bytes.h>
 #include <torchfake/dispatch/hint_call.h>
+#include <torchfake/dispatch/placeholder_call.h>
 #include <torchfake/dispatch/specialised_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
+#include <torchfake/symbolic/errors.h>
 
 #include <algorithm>
 
@@ -57,10 +60,11 @@ bool is_symbolic(const Geometry& geometry) {
       geometry.offset.is_heap_allocated();
 }
 
-at::Tensor view_of(const at::Tensor& base, const Geometry& geometry) {
-  const FakeTensorImpl& fake = *as_fake(base);
+// A view of `base`, in all but its geometry like this fake.
+at::Tensor view_of(const at::Tensor& base, const at::Tensor& like, const Geometry& geometry) {
+  const FakeTensorImpl& fake = *as_fake(like);
   auto view = c10::make_intrusive<FakeTensorImpl>(
-      c10::Storage(base.storage()), fake.key_set(), base.dtype(), fake.claimed_device(), fake.mode());
+      c10::Storage(base.storage()), fake.key_set(), like.dtype(), fake.claimed_device(), fake.mode());
   // Becomes a plain geometry if all of them are numbers.
   view->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   return at::Tensor(std::move(view));
@@ -90,7 +94,7 @@ bool answer_by_view(Call& call, SymbolicRule rule) {
     if (!geometry.has_value()) {
       return false;
     }
-    views.push_back(view_of(base, *geometry));
+    views.push_back(view_of(base, base, *geometry));
   }
   const bool is_list = call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType;
   give_back(call, {is_list ? c10::IValue(views) : c10::IValue(views.get(0))}, none);
@@ -101,6 +105,76 @@ void run_with(HintCall& numbers, const Call& call, const ModePtr& mode, Answer a
   Call with_numbers(call.op, call.traits, call.keys, &numbers.stack);
   answer(with_numbers, mode);
 }
+
+// The results of a call at its hints or examples, which get the geometries that a rule determines.
+class NumberResults {
+ public:
+  NumberResults(Call& call, HintCall& numbers) : symbolic(call, tensors_of(numbers.stack)), numbers_(numbers) {
+    for (const at::Tensor& tensor : symbolic.outputs) {
+      is_made_.push_back(tensor.defined() && numbers.original_of(tensor).is_same(tensor) && as_fake(tensor) != nullptr);
+    }
+  }
+
+  SymbolicCall symbolic;
+
+  // Whether the rule determined the geometry of every result that is not an argument.
+  bool fit() const {
+    for (size_t i = 0; i < is_made_.size(); ++i) {
+      if (is_made_[i] && !symbolic.fits(i)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Takes results that are integers from those of a kernel.
+  void take_numbers(const torch::jit::Stack& made) {
+    for (size_t i = 0; i < numbers_.stack.size() && i < made.size(); ++i) {
+      if (numbers_.stack[i].isInt() && made[i].isSymInt()) {
+        numbers_.stack[i] = made[i];
+      }
+    }
+  }
+
+  // Replaces the arguments of the call by its results.
+  void give() {
+    numbers_.settle();
+    std::vector<std::pair<at::Tensor, at::Tensor>> views;
+    for (size_t i = 0; i < is_made_.size(); ++i) {
+      const std::optional<Geometry>& geometry = symbolic.geometries[i];
+      if (!is_made_[i] || !geometry.has_value()) {
+        continue;
+      }
+      const at::Tensor& output = symbolic.outputs[i];
+      if (const at::Tensor base = numbers_.base_of(output); base.defined()) {
+        views.emplace_back(output, view_of(base, output, *geometry));
+      } else if (is_symbolic(*geometry)) {
+        if (!symbolic.call.traits.is_view) {
+          forget_known_bytes(output.storage().unsafeGetStorageImpl());  // known values would differ for other sizes
+        }
+        output.unsafeGetTensorImpl()->set_sizes_and_strides(geometry->sizes, geometry->strides, geometry->offset);
+      }
+    }
+    give_back(symbolic.call, numbers_.stack, [&](const at::Tensor& tensor) {
+      for (const auto& [output, view] : views) {
+        if (output.is_same(tensor)) {
+          return view;
+        }
+      }
+      return numbers_.original_of(tensor);
+    });
+  }
+
+ private:
+  static std::vector<at::Tensor> tensors_of(const torch::jit::Stack& stack) {
+    std::vector<at::Tensor> tensors;
+    for_each_tensor(stack, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    return tensors;
+  }
+
+  HintCall& numbers_;
+  std::vector<bool> is_made_;
+};
 
 // Returns whether the rule applied.
 bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicRule rule, Answer answer) {
@@ -114,31 +188,95 @@ bool answer_by_rule(Call& call, const ModePtr& mode, SymbolicRule rule, Answer a
     numbers.emplace(call, HintCall::StandIns::kOwnStorages);  // examples consistent with what the rule recorded
   }
   run_with(*numbers, call, mode, answer);
-  std::vector<at::Tensor> outputs;
-  std::vector<bool> is_fresh;
-  for_each_tensor(numbers->stack, [&](const at::Tensor& tensor) {
-    outputs.push_back(tensor);
-    is_fresh.push_back(tensor.defined() && numbers->original_of(tensor).is_same(tensor) && as_fake(tensor) != nullptr);
-  });
-  SymbolicCall symbolic(call, outputs);
-  if (!rule(symbolic)) {
+  NumberResults results(call, *numbers);
+  if (!rule(results.symbolic) || !results.fit()) {
     return false;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (is_fresh[i] && !symbolic.fits(i)) {
-      return false;
-    }
-  }
-  numbers->settle();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::optional<Geometry>& geometry = symbolic.geometries[i];
-    if (is_fresh[i] && geometry.has_value() && is_symbolic(*geometry)) {
-      forget_known_bytes(outputs[i].storage().unsafeGetStorageImpl());  // known values would differ for other sizes
-      outputs[i].unsafeGetTensorImpl()->set_sizes_and_strides(geometry->sizes, geometry->strides, geometry->offset);
-    }
-  }
-  give_back(call, numbers->stack, [&](const at::Tensor& tensor) { return numbers->original_of(tensor); });
+  results.give();
   return true;
+}
+
+// Runs the operator's kernels on the symbols, as PyTorch does.
+class KernelsOnSymbols {
+ public:
+  KernelsOnSymbols(const Call& call, const ModePtr& mode) : call_(call), mode_(without_observer(mode)) {}
+
+  using Kernel = std::optional<torch::jit::Stack> (*)(const Call& call, const ModePtr& mode);
+  static constexpr Kernel kAll[] = {&results_of_meta_kernel, &results_of_composite};
+
+  // The results of a kernel on stand-ins with the symbols of the call; nullopt if there is none, or if it failed.
+  std::optional<torch::jit::Stack> run(Kernel kernel) {
+    const IgnoredSymbols ignored;
+    try {
+      PlaceholderCall same_symbols(call_, nullptr, mode_);
+      const Call inner(call_.op, call_.traits, call_.keys, &same_symbols.stack);
+      return kernel(inner, mode_);
+    } catch (const FakeTensorError& error) {
+      note_failure(error.kind() == kUnbackedSymbolKind);
+    } catch (const c10::Error&) {
+      note_failure(false);
+    } catch (const std::exception& error) {  // Python's
+      note_failure(!is_kernel_failure(error));
+    }
+    return std::nullopt;
+  }
+
+  // Throws the first error that says more than that a symbol cannot be specialised.
+  void raise_failure() const {
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  void note_failure(bool explains) {
+    if (explains && !failure_) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  const Call& call_;
+  const ModePtr mode_;
+  std::exception_ptr failure_;
+};
+
+// Returns whether the operator's rule for views or a kernel applied. Throws if none did and a symbol has no hint.
+bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule view_rule, Answer answer) {
+  std::optional<HintCall> numbers(std::in_place, call, HintCall::StandIns::kOwnStorages);
+  KernelsOnSymbols kernels(call, mode);
+  const bool has_examples = numbers->has_examples();
+  // How many views an example gives says nothing.
+  const bool has_view_rule = view_rule != nullptr &&
+      !(has_examples && call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType);
+  if (has_examples && !has_view_rule) {
+    for (const KernelsOnSymbols::Kernel kernel : KernelsOnSymbols::kAll) {
+      if (kernels.run(kernel)) {
+        break;
+      }
+    }
+    numbers.emplace(call, HintCall::StandIns::kOwnStorages);  // examples consistent with what the kernel recorded
+  }
+  run_with(*numbers, call, mode, answer);
+  if (has_view_rule) {
+    NumberResults results(call, *numbers);
+    if (view_rule(results.symbolic) && results.fit()) {
+      results.give();
+      return true;
+    }
+  }
+  for (const KernelsOnSymbols::Kernel kernel : KernelsOnSymbols::kAll) {
+    NumberResults results(call, *numbers);
+    const std::optional<torch::jit::Stack> made = kernels.run(kernel);
+    if (take_sizes(results.symbolic, made) && results.fit()) {
+      results.take_numbers(*made);
+      results.give();
+      return true;
+    }
+  }
+  if (has_examples) {
+    kernels.raise_failure();
+  }
+  return false;
 }
 
 }  // namespace
@@ -165,6 +303,10 @@ void example_call(Call& call, const ModePtr& mode, Answer answer) {
   }
   if (rules.use == SymbolicRules::Use::kFresh && rules.rule != nullptr &&
       answer_by_rule(call, mode, rules.rule, answer)) {
+    return;
+  }
+  const bool is_fresh_view = call.traits.is_view && !call.traits.mutates;
+  if (!call.traits.has_out && answer_by_kernels(call, mode, is_fresh_view ? rules.rule : nullptr, answer)) {
     return;
   }
   answer_specialised(call, mode, answer);

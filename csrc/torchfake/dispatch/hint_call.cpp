@@ -67,6 +67,15 @@ at::Tensor HintCall::original_of(const at::Tensor& tensor) const {
   return tensor;
 }
 
+at::Tensor HintCall::base_of(const at::Tensor& tensor) const {
+  for (const auto& [stand_in, original] : stand_ins_) {
+    if (!stand_in.is_same(tensor) && tensor.is_alias_of(stand_in)) {
+      return original;
+    }
+  }
+  return {};
+}
+
 void HintCall::settle() const {
   for (const auto& [stand_in, original] : stand_ins_) {
     const bool is_same = hints_of(original.sym_sizes()) == std::optional(stand_in.sizes().vec()) &&

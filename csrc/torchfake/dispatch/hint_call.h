@@ -35,6 +35,8 @@ class HintCall {
 
   // The original of a stand-in, or the tensor itself.
   at::Tensor original_of(const at::Tensor& tensor) const;
+  // The original of the stand-in that this tensor is a view of; undefined if there is none.
+  at::Tensor base_of(const at::Tensor& tensor) const;
 
   // Throws if the geometry of an argument has changed. Applies the stand-ins' writes to the originals, unless they are
   // aliases.

@@ -8,7 +8,7 @@
 
 namespace torchfake {
 
-PlaceholderCall::PlaceholderCall(const Call& call, const Placeholders& placeholders, ModePtr mode)
+PlaceholderCall::PlaceholderCall(const Call& call, const Placeholders* placeholders, ModePtr mode)
     : placeholders_(placeholders), mode_(std::move(mode)) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     stack.push_back(argument_for(call.arg(i)));
@@ -16,18 +16,18 @@ PlaceholderCall::PlaceholderCall(const Call& call, const Placeholders& placehold
 }
 
 c10::SymInt PlaceholderCall::size_of(const c10::SymInt& value) const {
-  if (!value.is_heap_allocated()) {
+  if (!value.is_heap_allocated() || placeholders_ == nullptr) {
     return value;
   }
   SymExprNode* node = as_expr_node(value.toSymNodeImplUnowned());
-  return node == nullptr ? value : to_sym_int(placeholders_.env(), placeholders_.abstract(node->expr()));
+  return node == nullptr ? value : to_sym_int(placeholders_->env(), placeholders_->abstract(node->expr()));
 }
 
 // The key of a call leaves out where a tensor lies in its storage if the operator does not depend on it; such a number
 // may have symbols without a placeholder, and is replaced by its hint.
 c10::SymInt PlaceholderCall::place_of(const c10::SymInt& value) const {
   SymExprNode* node = value.is_heap_allocated() ? as_expr_node(value.toSymNodeImplUnowned()) : nullptr;
-  if (node == nullptr || placeholders_.cover(node->expr())) {
+  if (node == nullptr || placeholders_ == nullptr || placeholders_->cover(node->expr())) {
     return size_of(value);
   }
   return hint_of(value).value_or(0);
@@ -43,12 +43,12 @@ c10::IValue PlaceholderCall::argument_for(const c10::IValue& value) {
   if (value.isSymFloat() || value.isSymBool()) {
     SymExprNode* node =
         as_expr_node(value.isSymFloat() ? value.toSymFloat().toSymNodeImpl() : value.toSymBool().toSymNodeImpl());
-    if (node == nullptr) {
+    if (node == nullptr || placeholders_ == nullptr) {
       return value;
     }
-    const ExprPtr expr = placeholders_.abstract(node->expr());
-    return value.isSymFloat() ? c10::IValue(to_sym_float(placeholders_.env(), expr))
-                              : c10::IValue(to_sym_bool(placeholders_.env(), expr));
+    const ExprPtr expr = placeholders_->abstract(node->expr());
+    return value.isSymFloat() ? c10::IValue(to_sym_float(placeholders_->env(), expr))
+                              : c10::IValue(to_sym_bool(placeholders_->env(), expr));
   }
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;

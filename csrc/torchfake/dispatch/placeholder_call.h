@@ -9,8 +9,8 @@ namespace torchfake {
 // The call with a placeholder for every symbol: stand-ins for fakes, and expressions of placeholders for numbers.
 class PlaceholderCall {
  public:
-  // Stand-ins belong to `mode`.
-  PlaceholderCall(const Call& call, const Placeholders& placeholders, ModePtr mode);
+  // Stand-ins belong to `mode`. Without placeholders, the symbols stay what they are.
+  PlaceholderCall(const Call& call, const Placeholders* placeholders, ModePtr mode);
 
   torch::jit::Stack stack;
 
@@ -23,7 +23,7 @@ class PlaceholderCall {
   at::Tensor stand_in_for(const at::Tensor& tensor);
   c10::Storage storage_like(const c10::Storage& storage, c10::Device device);
 
-  const Placeholders& placeholders_;
+  const Placeholders* const placeholders_;
   const ModePtr mode_;
   std::vector<std::pair<at::Tensor, at::Tensor>> stand_ins_;
   std::vector<std::pair<const c10::StorageImpl*, c10::Storage>> storages_;

@@ -50,6 +50,16 @@ bool has_symbols(const Call& call) {
   return false;
 }
 
+ModePtr without_observer(const ModePtr& mode) {
+  if (mode->options.storage_observer == nullptr && mode->options.recorder == nullptr) {
+    return mode;
+  }
+  FakeModeOptions options = mode->options;
+  options.storage_observer = nullptr;
+  options.recorder = nullptr;
+  return c10::make_intrusive<ModeState>(std::move(options));
+}
+
 namespace {
 
 using Answer = void (*)(Call& call, const ModePtr& mode);
@@ -176,17 +186,6 @@ SymbolicGeometry of_numbers(const Geometry& geometry) {
   return kept;
 }
 
-// Tensors that rules create internally occupy no memory.
-ModePtr without_observer(const ModePtr& mode) {
-  if (mode->options.storage_observer == nullptr && mode->options.recorder == nullptr) {
-    return mode;
-  }
-  FakeModeOptions options = mode->options;
-  options.storage_observer = nullptr;
-  options.recorder = nullptr;
-  return c10::make_intrusive<ModeState>(std::move(options));
-}
-
 // Whether the call gives this argument other sizes, strides or bytes.
 bool is_moved(const CacheEntry& at_hints, int32_t input) {
   return std::any_of(at_hints.changes.begin(), at_hints.changes.end(), [&](const InputChange& change) {
@@ -217,7 +216,7 @@ std::unique_ptr<SymbolicOutcome> work_out(
   }
   Placeholders placeholders(key.env(), key.symbols());
   const ModePtr unobserved = without_observer(mode);
-  PlaceholderCall with_placeholders(call, placeholders, unobserved);
+  PlaceholderCall with_placeholders(call, &placeholders, unobserved);
   Call inner(call.op, call.traits, call.keys, &with_placeholders.stack);
   std::vector<std::pair<std::vector<c10::SymInt>, c10::SymInt>> before;  // sizes, and bytes of the storage
   for (const TensorArg& argument : inner.tensors()) {

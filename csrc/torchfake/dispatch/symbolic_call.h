@@ -105,6 +105,15 @@ bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode);
 // The rule for operators with a kernel that all backends share, or only with a decomposition: runs it in the same way.
 bool rule_of_composite(SymbolicCall& call, const ModePtr& mode);
 
+// The results of these kernels on the arguments of a call, which are fakes of `mode`; nullopt if there is none.
+std::optional<torch::jit::Stack> results_of_meta_kernel(const Call& call, const ModePtr& mode);
+std::optional<torch::jit::Stack> results_of_composite(const Call& call, const ModePtr& mode);
+// Sets the geometries to those of such results; returns whether there are results, one for each output.
+bool take_sizes(SymbolicCall& call, const std::optional<torch::jit::Stack>& results);
+
+// The mode for tensors that rules create internally, which occupy no memory.
+ModePtr without_observer(const ModePtr& mode);
+
 // Whether a size or a number among the arguments is symbolic.
 bool has_symbols(const Call& call);
 

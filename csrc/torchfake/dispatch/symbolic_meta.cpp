@@ -1,6 +1,7 @@
 // The symbolic rules for operators without their own: their kernels on symbols. See Note [Symbolic calls].
 #include <torchfake/dispatch/hint_call.h>
 #include <torchfake/dispatch/meta_call.h>
+#include <torchfake/dispatch/specialised_call.h>
 #include <torchfake/dispatch/symbolic_call.h>
 
 #include <functional>
@@ -9,17 +10,46 @@ namespace torchfake {
 
 namespace {
 
-// Runs a kernel of the operator on fakes with placeholders, and takes the sizes of its results.
-bool rule_of_kernel(SymbolicCall& call, const std::function<void(Call&)>& kernel) {
-  const Call& asked = call.call;
+torch::jit::Stack results_of(const Call& call, const std::function<void(Call&)>& kernel) {
   // Copied: a kernel consumes its arguments, and the call may still have to be specialised.
-  torch::jit::Stack stack(asked.stack->end() - static_cast<ptrdiff_t>(asked.num_args()), asked.stack->end());
-  Call copy(asked.op, asked.traits, asked.keys, &stack);
+  torch::jit::Stack stack(call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
+  Call copy(call.op, call.traits, call.keys, &stack);
   // Outside any kernel: the calls that it makes are handled as symbolic calls.
   CallContext context;
+  context.passes_python = true;  // the kernel may be Python's
   kernel(copy);
+  return stack;
+}
+
+}  // namespace
+
+std::optional<torch::jit::Stack> results_of_meta_kernel(const Call& call, const ModePtr& mode) {
+  if (!call.traits.is_builtin || !call.op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    return std::nullopt;
+  }
+  return results_of(call, [&](Call& copy) { fake_impl_call(copy, mode); });
+}
+
+std::optional<torch::jit::Stack> results_of_composite(const Call& call, const ModePtr& mode) {
+  if (!call.traits.is_builtin || call.traits.mutates) {
+    return std::nullopt;  // one that fails must leave the arguments as they were
+  }
+  std::optional<c10::DispatchKey> key = find_composite_key(call.op);
+  if (!key && call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    key = c10::DispatchKey::CompositeImplicitAutograd;
+  }
+  if (!key) {
+    return std::nullopt;
+  }
+  return results_of(call, [&](Call& copy) { composite_call(copy, *key, mode); });
+}
+
+bool take_sizes(SymbolicCall& call, const std::optional<torch::jit::Stack>& results) {
+  if (!results) {
+    return false;
+  }
   size_t index = 0;
-  const auto take = [&](const at::Tensor& made) {
+  for_each_tensor(*results, [&](const at::Tensor& made) {
     const size_t i = index++;
     if (!made.defined() || i >= call.outputs.size() || !call.outputs[i].defined()) {
       return;
@@ -30,37 +60,16 @@ bool rule_of_kernel(SymbolicCall& call, const std::function<void(Call&)>& kernel
       call.guard_stride_order();
       call.set_output(i, made.sym_sizes());
     }
-  };
-  for (const c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      take(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        take(tensor);
-      }
-    }
-  }
+  });
   return index == call.outputs.size();
 }
 
-}  // namespace
-
 bool rule_of_meta_kernel(SymbolicCall& call, const ModePtr& mode) {
-  const Call& asked = call.call;
-  return asked.traits.is_builtin && asked.op.hasKernelForDispatchKey(c10::DispatchKey::Meta) &&
-      rule_of_kernel(call, [&](Call& copy) { fake_impl_call(copy, mode); });
+  return take_sizes(call, results_of_meta_kernel(call.call, mode));
 }
 
 bool rule_of_composite(SymbolicCall& call, const ModePtr& mode) {
-  const Call& asked = call.call;
-  if (!asked.traits.is_builtin || asked.traits.mutates) {
-    return false;  // one that fails must leave the arguments as they were
-  }
-  std::optional<c10::DispatchKey> key = find_composite_key(asked.op);
-  if (!key && asked.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
-    key = c10::DispatchKey::CompositeImplicitAutograd;
-  }
-  return key && rule_of_kernel(call, [&](Call& copy) { composite_call(copy, *key, mode); });
+  return take_sizes(call, results_of_composite(call.call, mode));
 }
 
 }  // namespace torchfake

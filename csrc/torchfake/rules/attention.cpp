@@ -46,7 +46,8 @@ bool needs_grad(const Attention& a) {
 // Requirements of both fused kernels on their inputs.
 bool fits_fused(const Attention& a) {
   for (const at::Tensor* tensor : {&a.query, &a.key, &a.value}) {
-    if (tensor->dim() != 4 || tensor->sym_stride(-1) != 1 || tensor->sym_numel() == 0 ||
+    if (tensor->dim() != 4 || tensor->sym_stride(-1) != 1 ||
+        tensor->sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__) ||
         tensor->scalar_type() != a.query.scalar_type() || tensor->sym_size(0) != a.query.sym_size(0)) {
       return false;
     }

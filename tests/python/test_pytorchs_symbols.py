@@ -1,0 +1,120 @@
+"""Modes with a ShapeEnv of PyTorch's: operators keep its symbols, with hints and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from torchfake import FakeTensorMode, UnbackedSymbolError
+from torchfake import ShapeEnv as OurShapeEnv
+
+
+def gradient_of_convolution(n: Any) -> Tensor:
+    weight = torch.empty(5, 3, 3, 3, requires_grad=True)
+    return torch.autograd.grad(F.conv2d(torch.empty(n, 3, 8, 8), weight).relu().sum(), weight)[0]
+
+
+def attention(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x)
+
+
+def gradient_of_attention(n: Any) -> Tensor:
+    x = torch.empty(n, 2, 8, 16, requires_grad=True)
+    return torch.autograd.grad(attention(x).sum(), x)[0]
+
+
+OPERATORS: dict[str, Callable[[Any], Tensor]] = {
+    "convolution": lambda n: F.conv2d(torch.empty(n, 3, 8, 8), torch.empty(5, 3, 3, 3)),
+    "convolution of a length": lambda n: F.conv2d(torch.empty(2, 3, n, 8), torch.empty(5, 3, 3, 3)),
+    "pooling": lambda n: F.max_pool2d(torch.empty(n, 3, 8, 8), 2),
+    "group norm": lambda n: F.group_norm(torch.empty(n, 4, 8, 8), 2),
+    "losses": lambda n: F.nll_loss(torch.empty(n, 3), torch.empty(n, dtype=torch.long), reduction="none"),
+    "arange": lambda n: torch.arange(n),
+    "repeat": lambda n: torch.empty(n, 3).repeat(2, 1),
+    "norm": lambda n: torch.empty(n, 6).norm(dim=1),
+    "pieces of another dimension": lambda n: torch.empty(n, 6).chunk(2, 1)[1],
+    "windows": lambda n: torch.empty(n, 6).unfold(1, 2, 2),
+    "a diagonal matrix": lambda n: torch.diag(torch.empty(n)),
+    "a decomposition": lambda n: torch.linalg.svd(torch.empty(n, 3, 3))[0],
+    "bags of embeddings": lambda n: F.embedding_bag(torch.zeros(n, 4, dtype=torch.long), torch.empty(10, 8)),
+    "pixels": lambda n: F.pixel_shuffle(torch.empty(n, 4, 3, 3), 2),
+    "safe softmax": lambda n: torch.ops.aten._safe_softmax(torch.empty(n, 3), -1),
+    "fused attention": lambda n: attention(torch.empty(n, 2, 8, 16, device="cuda")),
+    "a gradient of a weight": gradient_of_convolution,
+    "a gradient of a batch": gradient_of_attention,
+}
+
+
+def with_a_size(mode: Any, env: Any, has_hint: bool, operator: Callable[[Any], Tensor]) -> str:
+    """The sizes of the result, with `n` for the symbol."""
+    if has_hint:
+        context: Any = StatelessSymbolicContext([DimDynamic.DYNAMIC])
+        size = mode.from_tensor(torch.randn(4), symbolic_context=context).size(0)
+    else:
+        size = env.create_unbacked_symint()
+    with mode:
+        result = operator(size)
+    return str(tuple(result.shape)).replace(str(size), "n")
+
+
+@pytest.mark.parametrize("has_hint", [True, False], ids=["hint", "unbacked"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_results_have_the_symbols_that_pytorchs_fakes_have(name: str, has_hint: bool) -> None:
+    env, expected = ShapeEnv(), ShapeEnv()
+    found = with_a_size(FakeTensorMode(shape_env=env), env, has_hint, OPERATORS[name])
+    assert found == with_a_size(PyTorchsMode(shape_env=expected), expected, has_hint, OPERATORS[name])
+    assert not any(str(guard.expr).startswith("Eq") for guard in env.guards)
+
+
+def test_results_that_are_numbers_are_symbols_too() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    length = env.create_unbacked_symint()
+    with mode:
+        q = torch.empty(2, 2, length, 16, device="cuda", dtype=torch.float16)
+        longest = torch.ops.aten._scaled_dot_product_flash_attention(q, q, q)[4]
+    assert str(longest) == str(length)
+
+
+def test_a_view_shares_the_storage_of_what_has_symbols() -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        x = torch.empty(env.create_unbacked_symint(), 6)
+        windows = x.unfold(1, 2, 2)
+        complex_view = torch.view_as_complex(x.view(-1, 3, 2))
+    for view in (windows, complex_view):
+        assert view._is_view() and view.untyped_storage()._cdata == x.untyped_storage()._cdata
+    assert complex_view.dtype == torch.complex64
+
+
+def test_a_number_of_views_is_no_example() -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env), pytest.raises(GuardOnDataDependentSymNode):
+        torch.split(torch.empty(env.create_unbacked_symint(), 6), 2)
+    ours = OurShapeEnv()
+    with FakeTensorMode(shape_env=ours), pytest.raises(UnbackedSymbolError):
+        torch.split(torch.empty(ours.create_unbacked_symint(), 6), 2)
+
+
+def test_a_kernel_that_asks_for_too_much_says_what_it_asked_for() -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env), pytest.raises(GuardOnDataDependentSymNode, match="Could not guard on"):
+        F.batch_norm(torch.empty(env.create_unbacked_symint(), 3, 8, 8), None, None, training=True)
+
+
+def test_a_call_that_real_tensors_refuse_is_refused() -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env), pytest.raises(RuntimeError, match="channels"):
+        F.conv2d(torch.empty(env.create_unbacked_symint(), 4, 8, 8), torch.empty(5, 3, 3, 3))
