@@ -91,8 +91,11 @@ def rename(text: str) -> str:
     def imports(found: re.Match[str]) -> str:
         indent, module, listed = found.groups()
         names = [name.strip() for name in re.sub(r"#.*", "", listed).strip("()\n ").split(",")]
-        private = ", ".join(name for name in names if name.startswith("_"))
-        public = ", ".join(name for name in names if name and not name.startswith("_"))
+        ours = [name for name in names if not name.startswith("_")]
+        if module.endswith("fake_utils"):
+            ours = [name for name in ours if hasattr(torchfake, name)]
+        private = ", ".join(name for name in names if name and name not in ours)
+        public = ", ".join(name for name in ours if name)
         lines = [f"{indent}from {module} import {private}"] if private else []
         lines += [f"{indent}from torchfake import {public}"] if public else []
         return "\n".join(lines)

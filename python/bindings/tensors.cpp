@@ -58,7 +58,10 @@ std::optional<at::Tensor> constant_of_fake(const at::Tensor& tensor) {
   if (options.propagate_real_tensors && (!is_constant(*fake) || fake->numel() > options.known_values)) {
     return std::nullopt;
   }
-  std::optional<at::Tensor> values = known_tensor(*fake, value_limit(options));
+  // Values that were given for the fake count whatever their number.
+  const bool is_given = fake->has_storage() && fills_storage(*fake) && is_in_memory(*fake);
+  std::optional<at::Tensor> values =
+      known_tensor(*fake, is_given ? std::numeric_limits<int64_t>::max() : value_limit(options));
   if (values) {
     values = copy_of_values(*fake, *values);
     if (fake->has_storage()) {
@@ -111,6 +114,15 @@ std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kin
       found != kKinds.end(), "memo: expected nonzero, item, unique or unique_consecutive, got '", kind, "'");
   const FakeTensorImpl* fake = as_fake(tensor);
   return fake == nullptr ? std::nullopt : fake->memo(found->second);
+}
+
+// Values given for a fake are kept, however many elements the mode tracks.
+void keep_values(const at::Tensor& fake, const at::Tensor& real) {
+  const FakeTensorImpl* impl = as_fake(fake);
+  if (impl != nullptr && real.is_cpu() && fills_storage(*impl) && !is_in_memory(*impl)) {
+    const PlainCpu plain;
+    make_known(*impl, real.clone());
+  }
 }
 
 }  // namespace
@@ -196,12 +208,14 @@ void bind_tensors(pybind11::module_& module) {
             return from_tensor(real, mode);  // itself, or the fake of a fake of another mode
           }
           at::Tensor fake = lift(real, mode, /*copy=*/true);
+          keep_values(fake, real);
           remember_converted(real, fake);
           return fake;
         });
       }),
       py::arg("real"),
       py::arg("mode").none(false));
+  module.def("keep_values", &keep_values, py::arg("fake"), py::arg("real"));
   module.def(
       "find_converted",
       [](const at::Tensor& tensor, const ModePtr& mode) -> std::optional<at::Tensor> {

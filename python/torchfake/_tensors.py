@@ -191,6 +191,9 @@ def _list_of_items(tensor: Tensor) -> Any:
 
 
 def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
+    constant = _C.constant_of(self)
+    if constant is not None:
+        return original(constant)
     on_cpu = self.detach().cpu().clone()  # a copy is contiguous and has its own storage
     if on_cpu.numel() > 0 and not _C.is_known(on_cpu):
         env = mode_of(self).shape_env

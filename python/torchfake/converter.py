@@ -188,11 +188,6 @@ class FakeTensorConverter:
     def _make_constant(self, t: Tensor, state: _C.ModeState) -> FakeTensor:
         if isinstance(t, torch.nn.Parameter):
             raise FakeArgumentError("from_real_tensor: a Parameter cannot be a constant; leave out make_constant")
-        if t.numel() > state.known_values:
-            raise ValueError(
-                f"from_real_tensor: the mode tracks values of up to {state.known_values} elements, and the constant "
-                f"has {t.numel()}; leave out make_constant"
-            )
         return _C.lift_constant(t, state)
 
     def _convert_wrapper(self, mode: Mode, t: Tensor) -> Tensor:

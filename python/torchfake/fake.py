@@ -246,11 +246,6 @@ def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | No
         raise ValueError(
             "FakeTensor: constant requires a mode without propagate_real_tensors; pass a real_tensor instead"
         )
-    if constant is not None and constant.numel() > state.known_values:
-        raise ValueError(
-            f"FakeTensor: the mode tracks values of up to {state.known_values} elements, and the constant has "
-            f"{constant.numel()}"
-        )
     value = real_tensor if constant is None else constant
     if value is None or not is_fake(value):
         return value
@@ -265,6 +260,7 @@ def write_value(value: Tensor, fake: Tensor) -> None:
     """Gives `fake` the values of a real tensor."""
     with no_fake_mode(), torch.no_grad():
         fake.copy_(_C.lift_constant(value.detach().clone(), _C.mode_of(fake)))
+        _C.keep_values(fake, value.detach())
 
 
 def _mode_and_elem(first: Mode | Tensor | None, elem: Tensor | None, mode: Mode | None) -> tuple[Mode, Tensor]:

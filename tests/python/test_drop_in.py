@@ -453,12 +453,18 @@ def test_what_makes_sizes_symbolic_is_refused() -> None:
             mode.fake_tensor_converter.from_real_tensor(mode, torch.ones(2), **options)
 
 
-def test_a_constant_that_the_mode_cannot_keep_is_refused() -> None:
+def test_a_constant_may_have_more_elements_than_the_mode_tracks() -> None:
     mode = FakeTensorMode()
-    fake = mode.fake_tensor_converter.from_real_tensor(mode, torch.tensor([3]), make_constant=True)
-    assert fake.item() == 3
-    with pytest.raises(ValueError, match="up to 1 elements, and the constant has 2"):
-        mode.fake_tensor_converter.from_real_tensor(mode, torch.tensor([3, 4]), make_constant=True)
+    converted: Any = mode.fake_tensor_converter.from_real_tensor(mode, torch.arange(5), make_constant=True)
+    made: Any = FakeTensor(mode, torch.empty(5, dtype=torch.long, device="meta"), "cpu", constant=torch.arange(5))
+    for given in (converted, made):
+        with mode:
+            assert given.constant is not None and given.constant.tolist() == given.tolist() == [0, 1, 2, 3, 4]
+            assert given[2].item() == 2  # what follows from it is tracked within the limit
+            given[0] = 7
+            assert given.constant.tolist() == [7, 1, 2, 3, 4]
+            given.add_(torch.randint(2, (5,)))
+        assert given.constant is None
 
 
 def test_the_cache_is_off_where_real_values_are_computed() -> None:
