@@ -88,23 +88,67 @@ void set_numbers(SymbolicCall& call) {
   }
 }
 
-// Determines the sizes with the first rule that applies. Each sees only its own decisions: what another one asked before
-// it gave up need not hold.
+// Tries the rules of a call. Each sees only its own decisions: what another one asked before it gave up need not hold.
+class RuleTrials {
+ public:
+  RuleTrials(SymbolicCall& call, Placeholders& placeholders)
+      : call_(call), placeholders_(placeholders), before_(placeholders.decisions().size()) {}
+
+  bool applies(const std::function<bool()>& rule) {
+    if (try_rule(call_, rule)) {
+      return true;
+    }
+    placeholders_.take_decisions_after(before_);
+    return false;
+  }
+
+  // As applies(), but not for a rule that reads a size as a number: another one may not have to.
+  bool applies_to_any_number(const std::function<bool()>& rule) {
+    if (!applies(rule)) {
+      return false;
+    }
+    if (!placeholders_.fix_numbers_after(before_)) {
+      return true;
+    }
+    std::vector<Placeholders::Decision> decisions = placeholders_.take_decisions_after(before_);
+    if (!found_) {
+      found_.emplace(Found{std::move(decisions), call_.geometries});
+    }
+    return false;
+  }
+
+  // Uses the first rule that has read a number; returns whether there is one.
+  bool settle_for_numbers() {
+    if (!found_) {
+      return false;
+    }
+    placeholders_.add_decisions(found_->decisions);
+    call_.geometries = std::move(found_->geometries);
+    return true;
+  }
+
+ private:
+  struct Found {
+    std::vector<Placeholders::Decision> decisions;
+    std::vector<std::optional<SymbolicCall::Geometry>> geometries;
+  };
+
+  SymbolicCall& call_;
+  Placeholders& placeholders_;
+  const size_t before_;
+  std::optional<Found> found_;
+};
+
+// Determines the sizes with the first rule that applies, preferably to any number.
 void run_rules(SymbolicCall& call, Placeholders& placeholders, const ModePtr& mode) {
   const SymbolicRules rules = symbolic_rules_of(call.call.traits);
   const IgnoredSymbols ignored;  // for example those that the kernel on the Meta key creates internally
-  const auto applies = [&](const std::function<bool()>& each) {
-    const size_t before = placeholders.decisions().size();
-    if (try_rule(call, each)) {
-      return true;
-    }
-    placeholders.forget_decisions_after(before);
-    return false;
-  };
-  const auto own_rule_applies = [&] { return rules.rule != nullptr && applies([&] { return rules.rule(call); }); };
-  const bool has_say = (!rules.after_kernels && own_rule_applies()) ||
-      applies([&] { return rule_of_meta_kernel(call, mode); }) ||
-      applies([&] { return rule_of_composite(call, mode); }) || (rules.after_kernels && own_rule_applies());
+  RuleTrials trials(call, placeholders);
+  const auto own_rule = [&] { return rules.rule(call); };
+  const bool has_say = (rules.rule != nullptr && !rules.after_kernels && trials.applies(own_rule)) ||
+      trials.applies_to_any_number([&] { return rule_of_meta_kernel(call, mode); }) ||
+      trials.applies_to_any_number([&] { return rule_of_composite(call, mode); }) ||
+      (rules.rule != nullptr && rules.after_kernels && trials.applies(own_rule)) || trials.settle_for_numbers();
   if (!has_say) {
     specialise(call.call);
     set_numbers(call);

@@ -21,6 +21,8 @@ namespace torchfake {
 //   the operator's composite kernel, run in the same way
 //   specialisation: guards that every symbolic number among the arguments has the value that it has now
 //
+// A kernel that reads a size as a number, which fixes it by a guard, is used only if no later rule applies.
+//
 // An unbacked symbol has no hint and takes an example value (number_for). A call with one, or with nodes of PyTorch's
 // own, is handled on its own symbols and not cached: see dispatch/example_call.h.
 //

@@ -77,6 +77,11 @@ void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
     stride = sizes[dim].maybe_as_int() == std::optional<int64_t>(0) ? stride : stride * sizes[dim];
   }
   set_geometry(index, sizes, strides, 0);
+  const auto is_small = [](int64_t number) { return number <= 1; };
+  if (output.numel() == 0 && !fits(index) && std::all_of(output.strides().begin(), output.strides().end(), is_small)) {
+    // For pointwise operators, the strides outside of an empty dimension are zero.
+    set_geometry(index, sizes, c10::fromIntArrayRefSlow(output.strides()), 0);
+  }
 }
 
 void SymbolicCall::set_geometry(

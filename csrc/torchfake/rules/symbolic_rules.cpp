@@ -452,7 +452,7 @@ SymbolicRules find_rule(const OpTraits& traits) {
   }
   SymbolicRules rules;
   const std::string_view library = std::string_view(traits.name).substr(0, traits.name.find("::"));
-  for (const c10::ArrayRef<Row> rows : {c10::ArrayRef<Row>(kRows), views(), rearrangements()}) {
+  for (const c10::ArrayRef<Row> rows : {c10::ArrayRef<Row>(kRows), views(), rearrangements(), decompositions()}) {
     for (const Row& row : rows) {
       if (traits.is_aten && names_operator(row.names, library, traits.base_name(), traits.overload)) {
         rules = {row.rule, row.use};

@@ -52,6 +52,7 @@ struct Row {
 };
 c10::ArrayRef<Row> views();
 c10::ArrayRef<Row> rearrangements();
+c10::ArrayRef<Row> decompositions();
 
 }  // namespace symbolic_rules
 

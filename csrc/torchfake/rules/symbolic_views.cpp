@@ -163,11 +163,11 @@ bool expand(SymbolicCall& call) {
       return false;  // the call with concrete numbers reports the error
     }
   }
-  // New leading dimensions of size one have the stride of the dimensions they contain.
-  for (int64_t i = added - 1; i >= 0; --i) {
+  // New leading dimensions of size one have the stride of the dimensions they contain, unless they contain none.
+  for (int64_t i = self.dim() == 0 ? -1 : added - 1; i >= 0; --i) {
     if (is_one(sizes[i])) {
       const auto next = static_cast<size_t>(i) + 1;
-      strides[i] = next < sizes.size() ? sizes[next] * strides[next] : c10::SymInt(1);
+      strides[i] = sizes[next] * strides[next];
     }
   }
   return give_view(call, sizes, strides, self.sym_storage_offset());

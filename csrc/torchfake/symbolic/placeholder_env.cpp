@@ -164,6 +164,24 @@ std::optional<Value> Placeholders::hint(ExprPtr expr) const {
   });
 }
 
+bool Placeholders::fix_numbers_after(size_t count) const {
+  return std::any_of(
+      decisions_.begin() + static_cast<ptrdiff_t>(count), decisions_.end(), [](const Decision& decision) {
+        return decision.asking == Asking::kGuard && decision.answer && decision.expr->op == Op::kEq &&
+            decision.expr->symbols.size() == 1;
+      });
+}
+
+std::vector<Placeholders::Decision> Placeholders::take_decisions_after(size_t count) {
+  std::vector<Decision> taken(decisions_.begin() + static_cast<ptrdiff_t>(count), decisions_.end());
+  decisions_.resize(count);
+  return taken;
+}
+
+void Placeholders::add_decisions(const std::vector<Decision>& decisions) {
+  decisions_.insert(decisions_.end(), decisions.begin(), decisions.end());
+}
+
 const Placeholders::Decision* Placeholders::find(ExprPtr expr, Asking asking) const {
   for (const Decision& decision : decisions_) {
     const bool same = decision.expr == expr && decision.asking == asking;

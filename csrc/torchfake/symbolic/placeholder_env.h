@@ -54,10 +54,11 @@ class Placeholders {
   const std::vector<Decision>& decisions() const {
     return decisions_;
   }
-  // Forgets all but the first `count`.
-  void forget_decisions_after(size_t count) {
-    decisions_.resize(count);
-  }
+  // Whether one of them, after the first `count`, gives a size a single value: a rule that has read it as a number.
+  bool fix_numbers_after(size_t count) const;
+  // Removes and returns all but the first `count`.
+  std::vector<Decision> take_decisions_after(size_t count);
+  void add_decisions(const std::vector<Decision>& decisions);
   // Has the environment of the call make them, which records guards there.
   void record_decisions() const;
 
