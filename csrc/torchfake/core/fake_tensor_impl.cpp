@@ -128,7 +128,7 @@ void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
 // PyTorch's own code reads some sizes as numbers, mostly in decompositions that were never written for symbols: such a
 // size is fixed by a guard at the value that it has now, and only the size that is read:
 //
-//     torch.unsafe_chunk(x, 2) of (batch, seq)   guards `batch == 4`, and nothing about seq
+//     torch.gradient(x, dim=0) of (batch, seq)   guards `batch == 4`, and nothing about seq
 //
 // A symbol without a hint is an UnbackedSymbolError. Rejected: refusing such calls, as plain tensors do ("Cannot call
 // sizes() on tensor with symbolic sizes/strides"). The result is right wherever the guards hold.

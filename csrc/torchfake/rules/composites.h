@@ -1,11 +1,12 @@
-// Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values or for a library.
-// One file per family.
+// Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values, for a library
+// or at sizes as numbers. One file per family.
 #pragma once
 
 #include <torch/library.h>
 
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/rules.h>
+#include <torchfake/symbolic/shape_env.h>
 
 namespace torchfake {
 
@@ -27,6 +28,7 @@ CompositeList checking_composites();
 CompositeList length_composites();
 CompositeList library_composites();
 CompositeList pointer_composites();
+CompositeList symbolic_composites();
 
 void decompose(const Call& call);
 
@@ -49,6 +51,10 @@ inline bool of_fakes(c10::DispatchKeySet keys) {
 }
 inline bool of_fakes_on_devices(c10::DispatchKeySet keys) {
   return of_fakes(keys) && keys.highestBackendKey() > c10::BackendComponent::CPUBit;
+}
+// Where a symbol may be among them.
+inline bool of_symbols(c10::DispatchKeySet keys) {
+  return ShapeEnv::exist() && of_fakes(keys);
 }
 
 // The key at which the dispatcher holds the decomposition of an operator that has no other kernel.

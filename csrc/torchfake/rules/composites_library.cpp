@@ -7,6 +7,7 @@
 #include <torchfake/rules/attention.h>
 #include <torchfake/rules/composites.h>
 #include <torchfake/rules/cudnn_recurrent.h>
+#include <torchfake/rules/onednn_recurrent.h>
 
 #include <limits>
 
@@ -94,6 +95,13 @@ bool batch_norm(const Call& call) {
   return true;
 }
 
+bool lstm(const Call& call) {
+  return onednn_lstm(call) || cudnn_recurrent<Cudnn::kLstm, false>(call);
+}
+bool of_symbols_or_devices(c10::DispatchKeySet keys) {
+  return of_fakes_on_devices(keys) || of_symbols(keys);
+}
+
 }  // namespace
 
 CompositeList library_composites() {
@@ -102,7 +110,7 @@ CompositeList library_composites() {
       &composite<&grid_sampler, &of_fakes_on_devices, ops::grid_sampler>,
       &composite<&batch_norm, &of_fakes_on_devices, ops::batch_norm>,
       &composite<&scaled_dot_product_attention, &of_fakes_on_devices, ops::scaled_dot_product_attention>,
-      &composite<&cudnn_recurrent<Cudnn::kLstm, false>, &of_fakes_on_devices, ops::lstm_input>,
+      &composite<&lstm, &of_symbols_or_devices, ops::lstm_input>,
       &composite<&cudnn_recurrent<Cudnn::kGru, false>, &of_fakes_on_devices, ops::gru_input>,
       &composite<&cudnn_recurrent<Cudnn::kRnnTanh, false>, &of_fakes_on_devices, ops::rnn_tanh_input>,
       &composite<&cudnn_recurrent<Cudnn::kRnnRelu, false>, &of_fakes_on_devices, ops::rnn_relu_input>,

@@ -14,24 +14,33 @@ namespace ops = at::_ops;
 // writes the coordinate through a data pointer.
 bool affine_grid_generator_backward(const Call& call) {
   const at::Tensor grad_grid = call.arg(0).toTensor();
-  const std::vector<int64_t> size = call.arg(1).toIntVector();
+  std::vector<c10::SymInt> size;
+  for (const c10::IValue& each : call.arg(1).toListRef()) {
+    size.push_back(each.toSymInt());
+  }
   TORCH_CHECK(
       size.size() == 4 || size.size() == 5, "AffineGridGenerator needs 4d (spatial) or 5d (volumetric) inputs.");
   const int64_t dims = static_cast<int64_t>(size.size()) - 2;
-  std::vector<int64_t> expected{size[0]};
+  std::vector<c10::SymInt> expected{size[0]};
   expected.insert(expected.end(), size.begin() + 2, size.end());
-  expected.push_back(dims);
+  expected.emplace_back(dims);
+  const c10::SymIntArrayRef found = grad_grid.sym_sizes();
   TORCH_CHECK(
-      grad_grid.sizes() == expected,
+      std::equal(
+          expected.begin(),
+          expected.end(),
+          found.begin(),
+          found.end(),
+          [](const c10::SymInt& a, const c10::SymInt& b) { return a.sym_eq(b).expect_true(__FILE__, __LINE__); }),
       "affine_grid_generator_backward: expected a gradient of size ",
-      expected,
+      c10::SymIntArrayRef(expected),
       " for an image of size ",
-      size,
+      c10::SymIntArrayRef(size),
       ", got ",
-      grad_grid.sizes());
-  const int64_t points = c10::multiply_integers(size.begin() + 2, size.end());
-  const at::Tensor base_grid = grad_grid.new_empty({size[0], points, dims + 1});
-  answer_with(call, base_grid.transpose(1, 2).bmm(grad_grid.reshape({size[0], points, dims})).transpose(1, 2));
+      found);
+  const c10::SymInt points = c10::multiply_integers(size.begin() + 2, size.end());
+  const at::Tensor base_grid = grad_grid.new_empty_symint({size[0], points, dims + 1});
+  answer_with(call, base_grid.transpose(1, 2).bmm(grad_grid.reshape_symint({size[0], points, dims})).transpose(1, 2));
   return true;
 }
 
