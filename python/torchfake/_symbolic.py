@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -235,6 +235,31 @@ def make_symbolic(fake: Tensor, real: Tensor, env: Any, source: Any, context: An
         if bounds is not None and isinstance(size, SymInt):
             low, high = (int(end) if end.is_Integer else None for end in (bounds.lower, bounds.upper))
             env.constrain_range(size, low, high)
+
+
+def names_of_dims(dynamic: object, rank: int) -> dict[int, str]:
+    """The argument `dynamic` of `from_tensor` and `to_fake`: the names of the symbols by dimension."""
+    if not isinstance(dynamic, Iterable) or isinstance(dynamic, str):
+        raise TypeError(
+            f"dynamic: expected dimensions, or a mapping of them to names, got {type(dynamic).__qualname__} {dynamic!r}"
+        )
+    names = dict(dynamic) if isinstance(dynamic, Mapping) else dict.fromkeys(dynamic, "")
+    found: dict[int, int] = {}
+    for dim, name in names.items():
+        if not isinstance(dim, int) or not isinstance(name, str):
+            raise TypeError(f"dynamic: expected an int as dimension and a str as name, got {dim!r}: {name!r}")
+        if found.setdefault(dim % rank if -rank <= dim < rank else dim, dim) != dim:
+            raise ValueError(f"dynamic: {found[dim % rank]} and {dim} are the same dimension")
+    return names
+
+
+def name_sizes(fake: Tensor, env: object, names: dict[int, str], source: object, caller: str) -> None:
+    """Makes these sizes of `fake` symbols of `env` with these names."""
+    if not isinstance(env, _C.ShapeEnv):
+        raise DynamicShapesError(
+            f"{caller}: `dynamic` names symbols of a torchfake.ShapeEnv; with PyTorch's, give a symbolic_context."
+        )
+    _C.make_symbolic(fake, env, names, source_name(source))
 
 
 def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:

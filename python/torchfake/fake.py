@@ -7,7 +7,7 @@ renamed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast, overload
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C, _symbolic
 from torchfake.converter import keep_for_readers, refuse_meta
-from torchfake.errors import FakeArgumentError, MixedModesError, RealTensorError
+from torchfake.errors import DynamicShapesError, FakeArgumentError, MixedModesError, RealTensorError
 from torchfake.helpers import note_where_made
 from torchfake.modes import Mode, current_mode, mode_of, no_fake_mode
 from torchfake.modes import fake_mode as _fake_mode
@@ -199,33 +199,72 @@ def meta_like(fake: Tensor) -> Tensor:
 
 
 @overload
-def to_fake(tensor: Tensor, device: torch.device | str | None = None) -> FakeTensor: ...
+def to_fake(
+    tensor: Tensor, device: torch.device | str | None = None, *, dynamic: Sequence[int] | Mapping[int, str] = ()
+) -> FakeTensor: ...
 @overload
 def to_fake(tensor: _Module, device: torch.device | str | None = None) -> _Module: ...
-def to_fake(tensor: Tensor | nn.Module, device: torch.device | str | None = None) -> Any:
+def to_fake(
+    tensor: Tensor | nn.Module,
+    device: torch.device | str | None = None,
+    *,
+    dynamic: Sequence[int] | Mapping[int, str] = (),
+) -> Any:
     """A fake with the metadata of a real or meta tensor; a fake is returned unchanged. Of a module, a copy with fakes.
 
     Tensors that share a storage become fakes that share one. The fake claims `device`, by default the tensor's own, or
     the CPU for a meta tensor. A `Parameter` becomes a `Parameter`. The copy of a module has a fake for each parameter
     and buffer; the module itself stays real.
 
+    Args:
+        dynamic: The dimensions whose sizes are symbols of the active mode's `shape_env`, or a mapping from them to the
+            names of the symbols, as for `FakeTensorMode.from_tensor`.
+
     Raises:
         UnsupportedFakeTensorException: `tensor` is nested or in a layout of MKL-DNN.
+        DynamicShapesError: `dynamic` is given, and `tensor` is a fake, a wrapper or a module, or the active mode has
+            no `shape_env`.
+        ValueError: One name for two sizes.
 
     >>> import torch
-    >>> from torchfake import to_fake
+    >>> from torchfake import ShapeEnv, fake_mode, to_fake
     >>> to_fake(torch.zeros(4, 2), device="cuda:1")
     tensor(..., device='cuda:1', size=(4, 2), fake=True)
     >>> to_fake(torch.nn.Linear(2, 3)).bias
     Parameter containing:
     tensor(..., size=(3,), fake=True, requires_grad=True)
+    >>> real = torch.zeros(4, 2)
+    >>> with fake_mode(shape_env=ShapeEnv()):
+    ...     to_fake(real, dynamic={0: "batch"})
+    tensor(..., size=(batch, 2), fake=True)
     """
+    if dynamic:
+        env = _env_for_dynamic(tensor)
     if isinstance(tensor, nn.Module):
         return _fake_module(tensor, device)
+    names = _symbolic.names_of_dims(dynamic, tensor.dim()) if dynamic else {}
     fake = _C.to_fake(tensor, torch.device(device) if device is not None else None)
+    if dynamic:
+        _symbolic.name_sizes(fake, env, names, None, "to_fake")
     if isinstance(tensor, torch.nn.Parameter) and not isinstance(fake, torch.nn.Parameter):
         return torch.nn.Parameter(fake.detach(), requires_grad=tensor.requires_grad)
     return fake
+
+
+def _env_for_dynamic(tensor: object) -> Any:
+    """The environment of the active mode, for a tensor whose sizes can become its symbols."""
+    if not isinstance(tensor, Tensor) or is_traceable_wrapper_subclass(tensor) or is_fake(tensor):
+        raise DynamicShapesError(
+            "to_fake: `dynamic` is for plain real tensors; the sizes of modules, wrappers and existing fakes cannot be "
+            f"made symbolic; got {'a fake' if is_fake(tensor) else type(tensor).__name__}."
+        )
+    mode = current_mode()
+    env = None if mode is None else mode.shape_env
+    if env is None:
+        raise DynamicShapesError(
+            "to_fake: `dynamic` needs an active mode with a shape_env: with fake_mode(shape_env=torchfake.ShapeEnv())."
+        )
+    return env
 
 
 def _fake_module(module: nn.Module, device: torch.device | str | None) -> nn.Module:

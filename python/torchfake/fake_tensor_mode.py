@@ -7,7 +7,7 @@ import copy
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -307,7 +307,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.fake_tensor_converter.from_real_tensor(
                 self, tensor, shape_env=self.shape_env, source=source, symbolic_context=symbolic_context, trace=trace
             )
-        names = _names_of_dims(dynamic, tensor.dim()) if dynamic else {}
+        names = _symbolic.names_of_dims(dynamic, tensor.dim()) if dynamic else {}
         known = _C.find_converted(tensor, self._state) if dynamic and not self.is_our_fake(tensor) else None
         fake = self.fake_tensor_converter.from_real_tensor(self, tensor, source=source, trace=trace)
         return self._with_dynamic(tensor, fake, names, source, known is not None) if dynamic else fake
@@ -326,11 +326,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if not _C.is_plain_fake(fake) or is_recorded_view(fake):
             raise DynamicShapesError(SIZES_STAY_NUMBERS)
-        if not isinstance(self.shape_env, _C.ShapeEnv):
-            raise DynamicShapesError(
-                "from_tensor: `dynamic` names symbols of a torchfake.ShapeEnv; with PyTorch's, give a symbolic_context."
-            )
-        _C.make_symbolic(fake, self.shape_env, names, _symbolic.source_name(source))
+        _symbolic.name_sizes(fake, self.shape_env, names, source, "from_tensor")
         return fake
 
     def is_our_fake(self, tensor: object) -> bool:
@@ -378,22 +374,6 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
     def is_infra_mode(cls) -> bool:
         """As in PyTorch: the mode is below those of users."""
         return True
-
-
-def _names_of_dims(dynamic: object, rank: int) -> dict[int, str]:
-    """The argument `dynamic` of `from_tensor`: the names of the symbols by dimension."""
-    if not isinstance(dynamic, Iterable) or isinstance(dynamic, str):
-        raise TypeError(
-            f"dynamic: expected dimensions, or a mapping of them to names, got {type(dynamic).__qualname__} {dynamic!r}"
-        )
-    names = dict(dynamic) if isinstance(dynamic, Mapping) else dict.fromkeys(dynamic, "")
-    found: dict[int, int] = {}
-    for dim, name in names.items():
-        if not isinstance(dim, int) or not isinstance(name, str):
-            raise TypeError(f"dynamic: expected an int as dimension and a str as name, got {dim!r}: {name!r}")
-        if found.setdefault(dim % rank if -rank <= dim < rank else dim, dim) != dim:
-            raise ValueError(f"dynamic: {found[dim % rank]} and {dim} are the same dimension")
-    return names
 
 
 @contextlib.contextmanager

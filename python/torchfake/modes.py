@@ -8,9 +8,9 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from torchfake import _C
 from torchfake._cards import Cards
 from torchfake.errors import FakeTensorError, MixedModesError
 from torchfake.stand_ins import StandInLog
+
+if TYPE_CHECKING:
+    from torchfake.fake import FakeTensor
 
 #: Logs every operator run inside a mode, if its level is DEBUG when the mode is entered.
 trace_log = logging.getLogger("torchfake.trace")
@@ -246,6 +249,13 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
     def shape_env(self) -> _C.ShapeEnv | None:
         """The environment of symbolic sizes, or None."""
         return _C.shape_env_of(self._state)
+
+    def from_tensor(self, tensor: Tensor, *, dynamic: Sequence[int] | Mapping[int, str] = ()) -> FakeTensor:
+        """The fake of a real tensor in this mode, as `torchfake.to_fake(tensor, dynamic=dynamic)` inside it."""
+        from torchfake.fake import to_fake
+
+        with self:
+            return to_fake(tensor, dynamic=dynamic)
 
     # The thread's current card belongs to the machine that the cards describe.
 

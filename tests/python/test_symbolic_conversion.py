@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.source import ConstantSource
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from torchfake import DynamicShapesError, FakeTensorMode, ShapeEnv
+from torchfake import DynamicShapesError, FakeTensorMode, ShapeEnv, fake_mode, to_fake
 
 
 def context(*kinds: DimDynamic, constraints: Any = None) -> StatelessSymbolicContext:
@@ -95,3 +96,44 @@ def test_bad_input_is_refused_by_name() -> None:
         mode.from_tensor(torch.ones(4, 4, requires_grad=True)[1:], symbolic_context=context(D, D))
     with pytest.raises(TypeError, match="expected a torchfake"):
         FakeTensorMode(shape_env=3)
+
+
+def test_to_fake_and_fake_mode_name_sizes() -> None:
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=env)
+    real = torch.ones(4, 3)
+    with mode:
+        x = to_fake(real, "cuda", dynamic={0: "batch", -1: "width"})
+    y = mode.from_tensor(torch.ones(4), dynamic={0: "batch"})
+    weight = mode.from_tensor(torch.nn.Parameter(torch.ones(3)), dynamic=[0])
+    assert [str(x.shape), str(y.shape), str(weight.shape)] == [
+        "torch.Size([batch, width])",
+        "torch.Size([batch])",
+        "torch.Size([s0])",
+    ]
+    assert x.device == torch.device("cuda", 0) and isinstance(weight, torch.nn.Parameter)
+    assert str((x.cpu().sum(1) + y).shape[0]) == "batch" and mode.from_tensor(real).shape == (4, 3)
+
+
+def test_values_of_a_symbolic_copy_are_not_known() -> None:
+    mode = fake_mode(shape_env=ShapeEnv())
+    numbers = torch.tensor([1, 2, 3])
+    total = mode.from_tensor(numbers, dynamic={0: "n"}).sum().item()
+    assert isinstance(total, torch.SymInt) and str(total) == "u0"
+
+
+def test_to_fake_refuses_sizes_that_cannot_be_named() -> None:
+    x = torch.ones(4)
+    with pytest.raises(DynamicShapesError, match="active mode with a shape_env"):
+        to_fake(x, dynamic=[0])
+    with fake_mode(), pytest.raises(DynamicShapesError, match="active mode with a shape_env"):
+        to_fake(x, dynamic=[0])
+    mode = fake_mode(shape_env=ShapeEnv())
+    with pytest.raises(DynamicShapesError, match="got a fake"):
+        mode.from_tensor(mode.from_tensor(x), dynamic=[0])
+    with mode, pytest.raises(DynamicShapesError, match="got Linear"):
+        to_fake(torch.nn.Linear(2, 2), dynamic=[0])
+    with pytest.raises(IndexError, match="1 is none of them"):
+        mode.from_tensor(x, dynamic=[1])
+    with FakeTensorMode(shape_env=symbolic_shapes.ShapeEnv()), pytest.raises(DynamicShapesError, match="to_fake: "):
+        to_fake(x, dynamic=[0])

@@ -99,7 +99,10 @@ def test_a_decomposition_holds_at_other_sizes(name: str) -> None:
 def test_the_sizes_of_half_an_image_are_integer_divisions() -> None:
     env = ShapeEnv()
     x = FakeTensorMode(shape_env=env).from_tensor(torch.ones(2, 3, 32), dynamic={2: "width"})
-    assert [str(F.interpolate(x, scale_factor=factor).shape[2]) for factor in (0.5, 2.5)] == ["width//2", "2*width + width//2"]
+    assert [str(F.interpolate(x, scale_factor=factor).shape[2]) for factor in (0.5, 2.5)] == [
+        "width//2",
+        "2*width + width//2",
+    ]
 
 
 def test_the_cheapest_order_of_products_is_guarded() -> None:
