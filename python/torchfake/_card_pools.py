@@ -118,7 +118,7 @@ class CardPool:
 
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         if allocator is not None:
-            raise NotImplementedError("torch.cuda.MemPool: claimed cards have PyTorch's own allocator alone")
+            raise NotImplementedError("torch.cuda.MemPool: claimed cards only have PyTorch's own allocator")
         self._id: _PoolId = (next(_user_pools), 0)
 
     @property  # type: ignore[misc]

@@ -100,4 +100,4 @@ def speed_of(card: Card) -> Speed:
             # Two transfers for each cycle of the memory's clock.
             memory = card.memory_clock_rate * 1e3 * 2 * card.memory_bus_width / 8
             return Speed(cores, float32, float32 * part, memory, link, host)
-    raise ValueError(f"there is no speed of a card '{card.name}' in the table; known are {', '.join(CARDS)}")
+    raise ValueError(f"the speed of a card '{card.name}' is not known; it is for {', '.join(CARDS)}")

@@ -123,7 +123,7 @@ def find_card(name: str) -> Card:
     wanted = name.strip().upper().replace(" ", "-").removeprefix("NVIDIA-")
     wanted = _ALIASES.get(wanted, wanted)
     if wanted not in CARDS:
-        raise ValueError(f"there is no card '{name}' in the table; known are {', '.join(CARDS)}")
+        raise ValueError(f"there is no card '{name}' in the table; the known cards are {', '.join(CARDS)}")
     return CARDS[wanted]
 
 
@@ -136,7 +136,7 @@ def parse_size(text: str | int) -> int:
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": _MIB, "GIB": _GIB}
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
     if found is None or found[2].upper() not in units:
-        raise ValueError(f"'{text}' is no size in bytes; write 24GiB, 80GB or a number")
+        raise ValueError(f"'{text}': expected a size in bytes, such as 24GiB, 80GB or a number")
     size = int(float(found[1]) * units[found[2].upper()])
     if size <= 0:
         raise ValueError(f"'{text}': expected a size above 0")

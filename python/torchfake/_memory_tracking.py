@@ -132,7 +132,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
         from torchfake import memory
 
         if self._model is not None:
-            raise RuntimeError("memory.track: a tracker is entered once; make another")
+            raise RuntimeError("memory.track: a tracker can be entered only once; create another one")
         if _C.current_mode() is None:
             self._exits.enter_context(fake_mode())
         self._model = model_of_mode()
@@ -140,7 +140,9 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
             self._model = memory.attach(**({"total_memory": 80 << 30} | self._card))
             self._exits.callback(memory.detach, _C.current_mode())
         elif self._card:
-            raise ValueError("memory.track: the mode has a model of memory already, whose card is what it is")
+            raise ValueError(
+                "memory.track: the mode already models a card's memory, so the options of a card do not apply"
+            )
         self._model.ledger = self._ledger
         self._exits.enter_context(self.scopes)
         return self
