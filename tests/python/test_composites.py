@@ -169,6 +169,33 @@ def test_batch_sizes_have_to_be_on_the_cpu() -> None:
         )
 
 
+BATCH_SIZES = torch.tensor([3, 2])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_real_batch_sizes_are_read_like_known_ones(device: str) -> None:
+    with fake_mode(), torch.device(device):
+        data, hidden, weights = R(5, 2), R(1, 3, 2), [R(6, 2), R(6, 2)]
+        packed = torch.ops.aten.gru.data(data, BATCH_SIZES, hidden, weights, False, 1, 0.0, False, False)
+        assert packed[0].shape == (5, 2)
+        padded, lengths = torch.ops.aten._pad_packed_sequence(data, BATCH_SIZES, False, 0.0, 4)
+        assert padded.shape == (4, 3, 2)
+        assert lengths.tolist() == [2, 2, 1]
+
+
+def test_unknown_batch_sizes_on_a_card_are_refused() -> None:
+    with fake_mode(known_values_limit=0), torch.device("cuda"):
+        unknown = torch.randint(1, 6, (4,))
+        with pytest.raises(DataDependentOutputException, match="argument 'batch_sizes' is read"):
+            torch.ops.aten._pad_packed_sequence(R(5, 2), unknown, False, 0.0, 4)
+
+
+@pytest.mark.parametrize("sizes", [torch.tensor(3), torch.tensor([[3]]), torch.tensor([3.0])], ids=str)
+def test_batch_sizes_have_to_be_a_row_of_integers(sizes: Tensor) -> None:
+    with fake_mode(), pytest.raises(RuntimeError, match="expected batch sizes in a row of int64"):
+        torch.ops.aten._pad_packed_sequence(R(5, 2), sizes, False, 0.0, 4)
+
+
 def test_weights_of_samples_go_with_sums_alone() -> None:
     with fake_mode():
         places = torch.zeros(3, dtype=torch.long)

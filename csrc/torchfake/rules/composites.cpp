@@ -10,6 +10,9 @@
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/values/known_values.h>
 
+#include <algorithm>
+#include <limits>
+
 namespace torchfake {
 
 void decompose(const Call& call) {
@@ -41,6 +44,39 @@ void refuse_unknown(const Call& call, const TensorArg& tensor) {
       call.describe(tensor) +
           " is read, and this fake tensor holds no values. Values are known only where they follow from small "
           "constants; pass them as such.");
+}
+
+namespace {
+
+const TensorArg& defined_tensor(const Call& call, size_t arg) {
+  const auto found = std::find_if(
+      call.tensors().begin(), call.tensors().end(), [&](const TensorArg& tensor) { return tensor.arg == arg; });
+  TORCH_CHECK(found != call.tensors().end(), call.op_name(), ": expected a tensor as argument ", arg, ", got none");
+  return *found;
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> values_of(const Call& call, size_t arg) {
+  const TensorArg& tensor = defined_tensor(call, arg);
+  std::optional<at::Tensor> values = tensor.fake == nullptr
+      ? call.arg(arg).toTensor()
+      : read_values(*tensor.fake, std::numeric_limits<int64_t>::max());
+  if (!values) {
+    return std::nullopt;
+  }
+  PlainCpu plain;
+  const at::Tensor numbers = values->to(c10::kCPU).to(c10::kLong).contiguous();
+  const auto* first = numbers.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(first, first + numbers.numel());
+}
+
+std::vector<int64_t> known_values_of(const Call& call, size_t arg) {
+  std::optional<std::vector<int64_t>> values = values_of(call, arg);
+  if (!values) {
+    refuse_unknown(call, defined_tensor(call, arg));
+  }
+  return *std::move(values);
 }
 
 at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode) {

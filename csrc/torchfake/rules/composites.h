@@ -39,6 +39,12 @@ bool of_data_in_memory(const Call& call);
 // Throws the error for an argument with unknown values that the decomposition reads.
 [[noreturn]] void refuse_unknown(const Call& call, const TensorArg& tensor);
 
+// The values of the integers in a tensor argument, on any device: those of a real tensor, or those known of a fake.
+// Returns nothing if they are unknown, and throws if the argument is undefined.
+std::optional<std::vector<int64_t>> values_of(const Call& call, size_t arg);
+// The same, but throws if the values are unknown.
+std::vector<int64_t> known_values_of(const Call& call, size_t arg);
+
 // A tensor with these numbers as known values. at::tensor() would write them through a data pointer.
 at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode);
 

@@ -37,24 +37,15 @@ std::vector<int64_t> lengths_of(const Call& call, size_t arg, int64_t most) {
   if (call.traits.args[arg].kind != ArgKind::kTensor) {
     return call.arg(arg).toIntVector();
   }
-  at::Tensor lengths = call.arg(arg).toTensor();
+  const at::Tensor lengths = call.arg(arg).toTensor();
   TORCH_CHECK(c10::isIntegralType(lengths.scalar_type(), /*includeBool=*/false), "lengths must be of integral type");
-  for (const TensorArg& tensor : call.tensors()) {
-    if (tensor.arg == arg && tensor.fake != nullptr) {
-      std::optional<at::Tensor> values = read_values(*tensor.fake, std::numeric_limits<int64_t>::max());
-      if (!values && stands_in(tensor.fake->mode(), call.op_name(), "the whole length for each element")) {
-        return std::vector<int64_t>(static_cast<size_t>(lengths.numel()), most);
-      }
-      if (!values) {
-        refuse_unknown(call, tensor);
-      }
-      lengths = *values;
-    }
+  if (std::optional<std::vector<int64_t>> values = values_of(call, arg)) {
+    return *std::move(values);
   }
-  PlainCpu plain;
-  lengths = lengths.to(c10::kLong).contiguous();
-  const auto* first = lengths.const_data_ptr<int64_t>();
-  return std::vector<int64_t>(first, first + lengths.numel());
+  if (stands_in(*call.find_mode(), call.op_name(), "the whole length for each element")) {
+    return std::vector<int64_t>(static_cast<size_t>(lengths.numel()), most);
+  }
+  return known_values_of(call, arg);  // throws
 }
 
 // ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity), with lengths as numbers
@@ -89,19 +80,22 @@ bool ctc_loss(const Call& call) {
   return true;
 }
 
+void check_batch_sizes(const at::Tensor& sizes) {
+  TORCH_CHECK(
+      sizes.defined() && sizes.scalar_type() == c10::kLong && sizes.dim() == 1,
+      "expected batch sizes in a row of int64, as pack_padded_sequence gives them");
+}
+
 // _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length) -> (padded, lengths). The
 // decomposition writes the lengths through a data pointer.
 bool pad_packed_sequence(const Call& call) {
-  needs_values<1>(call);
   const at::Tensor data = call.arg(0).toTensor();
-  const at::Tensor batch_sizes = call.arg(1).toTensor();
+  check_batch_sizes(call.arg(1).toTensor());
+  const std::vector<int64_t> steps = known_values_of(call, 1);
   const bool batch_first = call.arg(2).toBool();
   const at::Scalar padding_value = call.arg(3).toScalar();
   const int64_t total_length = call.arg(4).toInt();
-  const FakeTensorImpl& fake = *as_fake(batch_sizes);
-  const at::Tensor values = *read_values(fake, std::numeric_limits<int64_t>::max());
-  const auto steps = values.accessor<int64_t, 1>();
-  const int64_t longest = steps.size(0);
+  const auto longest = static_cast<int64_t>(steps.size());
   TORCH_CHECK(
       longest > 0 && data.dim() > 0,
       "expected data of one dimension or more and at least one batch size, got sizes ",
@@ -126,7 +120,7 @@ bool pad_packed_sequence(const Call& call) {
       lengths[i] = step + 1;
     }
   }
-  at::Tensor fake_lengths = known_numbers(lengths, fake.mode());
+  at::Tensor fake_lengths = known_numbers(lengths, *call.find_mode());
   answer_with(call, batch_first ? padded.transpose(0, 1) : padded, std::move(fake_lengths));
   return true;
 }
@@ -143,10 +137,8 @@ bool shape_as_tensor(const Call& call) {
 template <Cudnn kMode>
 bool packed_network(const Call& call) {
   const at::Tensor batch_sizes = call.arg(1).toTensor();
-  TORCH_CHECK(
-      batch_sizes.defined() && batch_sizes.is_cpu() && batch_sizes.scalar_type() == c10::kLong &&
-          batch_sizes.numel() > 0,
-      "expected batch sizes in a CPU tensor of int64, as pack_padded_sequence gives them");
+  check_batch_sizes(batch_sizes);
+  TORCH_CHECK(batch_sizes.is_cpu() && batch_sizes.numel() > 0, "expected batch sizes on the CPU, and at least one");
   needs_values<1>(call);
   return cudnn_recurrent<kMode, true>(call);
 }

@@ -9,11 +9,10 @@
 #include <torchfake/core/fake_storage.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/memory/observer_pair.h>
-#include <torchfake/rules/forms.h>
+#include <torchfake/rules/composites.h>
 #include <torchfake/rules/results.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/rules/side_memory.h>
-#include <torchfake/values/known_values.h>
 
 #include <limits>
 #include <numeric>
@@ -146,6 +145,7 @@ std::vector<at::Tensor> gradients_of(
   const bool has_biases =
       std::any_of(weights.begin(), weights.end(), [](const at::Tensor& weight) { return weight.dim() == 1; });
   std::vector<at::Tensor> gradients;
+  gradients.reserve(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) {
     gradients.push_back(
         has_biases ? buffer.as_strided(weights[i].sizes(), weights[i].strides(), layout.offsets[i])
@@ -237,11 +237,6 @@ at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
   return weights[0].detach().as_strided({layout.numel}, {1}, 0);
 }
 
-std::vector<int64_t> numbers_in(const at::Tensor& tensor) {
-  const at::Tensor values = read_values(*as_fake(tensor), std::numeric_limits<int64_t>::max())->contiguous();
-  return {values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel()};
-}
-
 // cuDNN's own autocast, absent from a PyTorch without CUDA, casts all of its arguments.
 void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::vector<at::Tensor>& weights) {
   if (!KernelEnvironment::autocast_enabled(c10::kCUDA)) {
@@ -322,7 +317,7 @@ bool cudnn_recurrent(const Call& call) {
       dropout,
       train,
       bidirectional,
-      kPacked ? numbers_in(call.arg(1).toTensor()) : std::vector<int64_t>(),
+      kPacked ? known_values_of(call, 1) : std::vector<int64_t>(),
       /*dropout_state=*/std::nullopt);
   if constexpr (kMode == Cudnn::kLstm) {
     answer_with(call, std::move(output), std::move(hy), std::move(cy));
@@ -352,7 +347,7 @@ void flatten_weights(at::TensorList weights, Cudnn mode, int64_t hidden_size, in
   }
   const at::Tensor buffer = at::empty({layout.numel}, weights[0].options());
   for (size_t i = 0; i < weights.size(); ++i) {
-    const at::Tensor weight = weights[i];
+    const at::Tensor& weight = weights[i];
     weight.set_(buffer.storage(), layout.offsets[i], weight.sizes(), weight.strides());
   }
 }
