@@ -287,12 +287,27 @@ def test_a_gpu_without_cudnn_convolves_in_rows() -> None:
                 assert strides() == (144, 36, 6, 1)
 
 
-def test_a_setting_is_no_part_of_the_key_of_what_does_not_read_it() -> None:
+READ_NO_SETTING: dict[str, Callable[[Tensor], Any]] = {
+    "exp": lambda x: x.exp(),
+    "a transposed view": lambda x: x.transpose(0, 1),
+    "a slice": lambda x: x[:, :2],
+    "ones": lambda x: torch.ones(40, 40),
+    "ones of the same sizes": torch.ones_like,
+    "another dtype": lambda x: x.to(torch.bfloat16),
+    "rand": lambda x: torch.rand(40, 40),
+}
+
+
+@pytest.mark.parametrize("name", READ_NO_SETTING)
+def test_a_setting_is_no_part_of_the_key_of_what_does_not_read_it(name: str) -> None:
+    program = READ_NO_SETTING[name]
     with fake_mode():
-        x = torch.rand(3)
-        x.exp()
-        with threads(1), torch.backends.mkldnn.flags(enabled=False):
-            assert counts(x.exp) == (1, 0)
+        x = torch.rand(40, 40)
+        program(x)
+        hits, misses = counts(lambda: program(x))
+        assert misses == 0
+        with threads(1), torch.backends.mkldnn.flags(enabled=False), torch.backends.cudnn.flags(benchmark=True):
+            assert counts(lambda: program(x)) == (hits, 0)
 
 
 def test_a_first_call_that_reads_settings_is_remembered() -> None:

@@ -24,7 +24,8 @@ struct ModeState;
 //   conv_transpose3d, second call    key: arguments, mkldnn, threads   found, if neither has changed
 //
 // PyTorch's own kernels, in C++ composites and in Python, may read any setting without recording it, so all are
-// recorded for them.
+// recorded for them. Excepted are composites of views, which compute geometry alone, and those that the table of
+// operators names (`reads_no_settings`), which only call other operators: what these read is recorded as theirs.
 class KernelEnvironment {
  public:
   // The settings that are part of a key only if the operator has read them.

@@ -72,6 +72,7 @@ struct OperatorFacts {
   const c10::KernelFunction* kernel = nullptr;  // in C++, for metadata alone: ours or PyTorch's
   DevicePolicy devices = DevicePolicy::kCommon;
   Lift lift = Lift::kNo;
+  bool reads_no_settings = false;  // its composite kernel calls other operators alone. See Note [Kernel environment]
   bool takes_meta = false;  // accepts a meta tensor mixed with another device, which the real meta kernel handles
 
   // ---- What is refused

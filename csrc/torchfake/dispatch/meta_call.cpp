@@ -195,7 +195,9 @@ void run_kernel(Call& call) {
   } else if (const std::optional<c10::DispatchKey> key = composite_key(call)) {
     numbers_to_meta(call);
     Scoped kind(CallContext::current()->in_python_kernel, false);
-    KernelEnvironment::note_all();
+    if (!call.traits.is_view && !call.traits.reads_no_settings) {
+      KernelEnvironment::note_all();
+    }
     call_composite(call, *key);
   } else {
     Scoped kind(CallContext::current()->in_python_kernel, true);

@@ -248,7 +248,8 @@ bool UnboxedCall::values_follow(const CacheEntry& entry) const {
           (!has_read_source() && options.known_values > 0 &&
            (traits_.mutates ? tensors_.front().impl->numel() : entry.largest_output) <= options.drawn_values);
     case ValueSource::kUninitialised:
-      return options.known_from_factories && options.known_values > 0 && entry.largest_output <= kPartialLimit;
+      return options.known_from_factories && options.known_values > 0 && entry.largest_output > 0 &&
+          entry.largest_output <= kPartialLimit;
   }
   return true;
 }

@@ -43,6 +43,9 @@ constexpr Row kRows[] = {
     {"_scaled_dot_product_efficient_attention _efficient_attention_forward",
      [](Facts& facts) { facts.seeds_on_cpu = true; }},
 
+    {"ones zeros full arange rand randn *_like new_full new_ones new_zeros _to_copy embedding masked_fill rsub sum.",
+     [](Facts& facts) { facts.reads_no_settings = true; }},
+
     // ---- What is refused
     {"histogram _histogramdd_* _upsample_lanczos2d_aa*", [](Facts& facts) { facts.lacks_cuda = true; }},
     {"_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_mkldnn quantize_per_tensor "
