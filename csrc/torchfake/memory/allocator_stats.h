@@ -54,9 +54,6 @@ struct PoolId {
   uint64_t second = 0;
 
   auto operator<=>(const PoolId&) const = default;
-  bool is_default() const {
-    return first == 0 && second == 0;
-  }
 };
 
 struct DeviceStats {

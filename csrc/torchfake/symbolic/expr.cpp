@@ -133,16 +133,6 @@ ExprPtr ExprPool::symbol(uint32_t index) const {
   return symbol_exprs_.at(index);
 }
 
-const Symbol& ExprPool::symbol_info(uint32_t index) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return *symbols_.at(index);
-}
-
-size_t ExprPool::symbol_count() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return symbols_.size();
-}
-
 ExprPtr ExprPool::add(ExprPtr a, ExprPtr b) {
   const ExprPtr terms[] = {a, b};
   return sum(terms);

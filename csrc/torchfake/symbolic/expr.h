@@ -141,9 +141,6 @@ struct Expr {
   bool is_true() const {
     return op == Op::kBool && number != 0;
   }
-  bool is_false() const {
-    return op == Op::kBool && number == 0;
-  }
 };
 using ExprPtr = const Expr*;
 
@@ -175,8 +172,6 @@ class ExprPool {
   // A new symbol, even if the name exists.
   ExprPtr new_symbol(Symbol symbol);
   ExprPtr symbol(uint32_t index) const;
-  const Symbol& symbol_info(uint32_t index) const;
-  size_t symbol_count() const;
 
   // Integers.
   ExprPtr add(ExprPtr a, ExprPtr b);
@@ -188,7 +183,6 @@ class ExprPool {
   ExprPtr sum(c10::ArrayRef<ExprPtr> terms);
   ExprPtr pow(ExprPtr base, ExprPtr exponent);
   ExprPtr floordiv(ExprPtr a, ExprPtr b);
-  ExprPtr ceildiv(ExprPtr a, ExprPtr b);
   ExprPtr mod(ExprPtr a, ExprPtr b);
   ExprPtr min(ExprPtr a, ExprPtr b);
   ExprPtr max(ExprPtr a, ExprPtr b);

@@ -77,10 +77,6 @@ ExprPtr ExprPool::floordiv(ExprPtr a, ExprPtr b) {
   return add(outside, make(Op::kFloorDiv, ValueType::kInt, {builder.sum(std::move(rest), constant), b}));
 }
 
-ExprPtr ExprPool::ceildiv(ExprPtr a, ExprPtr b) {
-  return neg(floordiv(neg(a), b));
-}
-
 ExprPtr ExprPool::mod(ExprPtr a, ExprPtr b) {
   require(a, ValueType::kInt, "remainder");
   require(b, ValueType::kInt, "remainder");
