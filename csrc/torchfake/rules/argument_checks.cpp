@@ -135,7 +135,7 @@ using OptSizes = std::optional<std::vector<int64_t>>;
 // values determine the sizes. An empty mask selects nothing and counts as an index for each of its dimensions.
 std::optional<std::vector<OptSizes>> index_sizes(const c10::List<std::optional<at::Tensor>>& indices) {
   std::vector<OptSizes> found;
-  for (const std::optional<at::Tensor>& index : indices) {
+  for (const std::optional<at::Tensor> index : indices) {
     if (!index || !index->defined()) {
       found.emplace_back();
       continue;
@@ -168,10 +168,11 @@ OptSizes indexed_sizes(const at::Tensor& self, const c10::List<std::optional<at:
   size_t last = 0;
   size_t given = 0;
   for (size_t i = 0; i < indices.size(); ++i) {
-    if (!indices[i]) {
+    const OptSizes& given_index = indices[i];
+    if (!given_index) {
       continue;
     }
-    const c10::IntArrayRef index = *indices[i];
+    const c10::IntArrayRef index = *given_index;
     TORCH_CHECK_INDEX(
         i >= static_cast<size_t>(self.dim()) || self.size(static_cast<int64_t>(i)) > 0 ||
             c10::multiply_integers(index) == 0,

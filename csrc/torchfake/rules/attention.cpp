@@ -144,10 +144,11 @@ std::optional<at::Tensor> added_mask(const Attention& a) {
 
 // The same, expanded to the shape of the scores.
 std::optional<at::Tensor> bias_of(const Attention& a) {
-  if (!a.mask) {
+  const std::optional<at::Tensor> added = added_mask(a);
+  if (!added) {
     return std::nullopt;
   }
-  at::Tensor bias = *added_mask(a);
+  at::Tensor bias = *added;
   const c10::SymInt keys = bias.sym_size(-1);
   const c10::SymInt rest = keys % 16;
   if (rest != 0) {

@@ -155,13 +155,15 @@ void check_statistics(const at::Tensor& input, const OptTensor& mean, const OptT
   if (input.numel() == 0) {
     return;
   }
+  const std::array<at::Tensor, 2> statistics = {value(mean), value(deviation)};
   TORCH_CHECK(
-      value(mean).defined() && value(deviation).defined(),
+      statistics[0].defined() && statistics[1].defined(),
       "the backward of batch normalisation needs ",
       which,
       ": pass those that the forward was given or returned");
-  check_size(*mean, input.size(1), which);
-  check_size(*deviation, input.size(1), which);
+  for (const at::Tensor& statistic : statistics) {
+    check_size(statistic, input.size(1), which);
+  }
 }
 
 ThreeTensors native_batch_norm_backward(

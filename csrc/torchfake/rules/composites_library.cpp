@@ -8,6 +8,7 @@
 #include <torchfake/rules/composites.h>
 #include <torchfake/rules/cudnn_recurrent.h>
 #include <torchfake/rules/onednn_recurrent.h>
+#include <torchfake/rules/results.h>
 
 #include <limits>
 
@@ -73,18 +74,19 @@ bool grid_sampler(const Call& call) {
 bool batch_norm(const Call& call) {
   const at::Tensor input = call.arg(0).toTensor();
   const auto tensor = [&](size_t arg) { return call.arg(arg).toOptional<at::Tensor>(); };
-  const auto defined = [&](size_t arg) { return tensor(arg) && tensor(arg)->defined(); };
+  const auto defined = [&](size_t arg) { return value(tensor(arg)).defined(); };
+  const at::Tensor weight = value(tensor(1));
   const bool training = call.arg(5).toBool();
   constexpr double kLeastEps = 1e-5;
   const bool has_statistics = defined(3) && defined(4);
-  if (!input.is_cuda() || input.dim() < 3 || input.sym_numel() == 0 || !defined(1) || !defined(2) ||
-      !cudnn_normalizes(input, *tensor(1)) || !(has_statistics || (!defined(3) && !defined(4) && training)) ||
+  if (!input.is_cuda() || input.dim() < 3 || input.sym_numel() == 0 || !weight.defined() || !defined(2) ||
+      !cudnn_normalizes(input, weight) || !(has_statistics || (!defined(3) && !defined(4) && training)) ||
       input.sym_size(0) > (training ? 880801 : 65535) || call.arg(7).toDouble() < kLeastEps || !call.arg(8).toBool()) {
     return false;
   }
   auto outputs = at::cudnn_batch_norm(
       input.contiguous(input.suggest_memory_format()),
-      *tensor(1),
+      weight,
       tensor(2),
       tensor(3),
       tensor(4),

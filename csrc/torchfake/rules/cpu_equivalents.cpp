@@ -186,23 +186,28 @@ TwoTensors rms_norm_backward(
     const OptTensor& weight) {
   std::vector<int64_t> inner(normalized_shape.size());
   std::iota(inner.begin(), inner.end(), input.dim() - static_cast<int64_t>(inner.size()));
-  const bool is_weighted = value(weight).defined();
+  const at::Tensor factor = value(weight);
   const at::Tensor wanted = gradient.to(scale.scalar_type());
   const at::Tensor normal = input.to(scale.scalar_type()).mul(scale);
-  const at::Tensor weighted = is_weighted ? wanted.mul(*weight) : wanted;
+  const at::Tensor weighted = factor.defined() ? wanted.mul(factor) : wanted;
   const at::Tensor along = weighted.mul(normal).mean(inner, /*keepdim=*/true);
   at::Tensor of_weight;
-  if (is_weighted) {
-    of_weight = wanted.mul(normal).sum_to_size(weight->sizes()).to(weight->scalar_type());
+  if (factor.defined()) {
+    of_weight = wanted.mul(normal).sum_to_size(factor.sizes()).to(factor.scalar_type());
   }
   return {weighted.sub(normal.mul(along)).mul(scale).to(input.scalar_type()), of_weight};
+}
+
+c10::ScalarType dtype_of(const OptTensor& tensor, const at::Tensor& otherwise) {
+  const at::Tensor present = value(tensor);
+  return present.defined() ? present.scalar_type() : otherwise.scalar_type();
 }
 
 // A GPU keeps the statistics of half-precision inputs in single precision; the CPU takes everything in one dtype. These
 // functions convert the arguments to the dtype of the statistics, and the gradients back.
 ThreeTensors in_precision_of(const at::Tensor& input, const OptTensor& weight, const ThreeTensors& gradients) {
   const auto& [of_input, of_weight, of_bias] = gradients;
-  const c10::ScalarType dtype = value(weight).defined() ? weight->scalar_type() : input.scalar_type();
+  const c10::ScalarType dtype = dtype_of(weight, input);
   return {cast(of_input, input.scalar_type()), cast(of_weight, dtype), cast(of_bias, dtype)};
 }
 
@@ -239,8 +244,9 @@ ThreeTensors batch_norm_backward(
     bool train,
     double epsilon,
     std::array<bool, 3> wanted) {
-  const bool has_statistics = value(mean).defined() && mean->numel() > 0;
-  const c10::ScalarType dtype = has_statistics ? mean->scalar_type() : input.scalar_type();
+  const at::Tensor statistics = value(mean);
+  const bool has_statistics = statistics.defined() && statistics.numel() > 0;
+  const c10::ScalarType dtype = has_statistics ? statistics.scalar_type() : input.scalar_type();
   const ThreeTensors gradients = at::native_batch_norm_backward(
       cast(gradient, dtype),
       cast(input, dtype),
@@ -286,7 +292,8 @@ TwoTensors grid_sampler_backward(const at::Tensor& input, const at::Tensor& grid
 // ---- Recurrent networks -----------------------------------------------------------------------------------------
 
 at::Tensor biased(const at::Tensor& gates, const OptTensor& bias) {
-  return value(bias).defined() ? gates.add(*bias) : gates;
+  const at::Tensor added = value(bias);
+  return added.defined() ? gates.add(added) : gates;
 }
 
 ThreeTensors lstm_cell(
@@ -333,7 +340,7 @@ FiveTensors cudnn_rnn(
   const bool packed = !batch_sizes.empty();
   const at::Tensor sizes = packed ? at::tensor(batch_sizes, at::TensorOptions().dtype(c10::kLong)) : at::Tensor();
   if (static_cast<Cudnn>(mode) == Cudnn::kLstm) {
-    const std::vector<at::Tensor> states = {hx, *cx};
+    const std::vector<at::Tensor> states = {hx, value(cx)};
     auto [output, hidden, cell] = packed
         ? at::lstm(input, sizes, states, weights, has_biases, layers, dropout, train, bidirectional)
         : at::lstm(input, states, weights, has_biases, layers, dropout, train, bidirectional, batch_first);

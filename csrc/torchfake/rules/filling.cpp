@@ -111,7 +111,7 @@ using Indices = c10::List<std::optional<at::Tensor>>;
 // Each mask counts as an index along every dimension that it covers.
 void check_indices(const at::Tensor& self, const Indices& indices) {
   int64_t dims = 0;
-  for (const std::optional<at::Tensor>& index : indices) {
+  for (const std::optional<at::Tensor> index : indices) {
     if (!index || !index->defined()) {
       ++dims;
       continue;
@@ -149,7 +149,7 @@ bool fills(const Indices& indices, const at::Tensor& values, bool accumulate) {
     return false;
   }
   size_t masks = 0;
-  for (const std::optional<at::Tensor>& index : indices) {
+  for (const std::optional<at::Tensor> index : indices) {
     if (index && index->defined()) {
       masks += is_mask(index->scalar_type()) ? 1 : 2;
     }

@@ -22,7 +22,7 @@ struct Arity;
 
 template <typename Return, typename... Args>
 struct Arity<Return (*)(Args...)> {
-  static constexpr size_t value = sizeof...(Args);
+  static constexpr size_t kValue = sizeof...(Args);
 };
 
 // Calls a function with as many of the operator's leading arguments as it takes, ignoring the others.
@@ -32,7 +32,7 @@ struct LeadingArguments;
 template <typename Return, typename... Args, auto kFunction>
 struct LeadingArguments<Return(Args...), kFunction> {
   static Return call(Args... args) {
-    return apply(std::forward_as_tuple(args...), std::make_index_sequence<Arity<decltype(kFunction)>::value>());
+    return apply(std::forward_as_tuple(args...), std::make_index_sequence<Arity<decltype(kFunction)>::kValue>());
   }
 
  private:

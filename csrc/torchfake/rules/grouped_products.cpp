@@ -110,7 +110,7 @@ at::Tensor scaled_grouped_mm(
   TORCH_CHECK(check_aligned(mat2), "Expected mat2 to be transposed");
   TORCH_CHECK(self.size(-1) % 16 == 0, "Expected trailing dimension of mat_a to be divisible by 16");
   TORCH_CHECK(mat2.size(-2) % 16 == 0 && mat2.size(-1) % 16 == 0, "Expected mat_b shape to be divisible by 16");
-  const int64_t groups = self.dim() == 2 && mat2.dim() == 2 ? offs->size(0) : 1;
+  const int64_t groups = self.dim() == 2 && mat2.dim() == 2 ? value(offs).size(0) : 1;
   check_scale(scale_a, self, 0, groups);
   check_scale(scale_b, mat2, 1, groups);
   TORCH_CHECK(

@@ -186,18 +186,19 @@ Outputs index(NewSymbolsCall& call) {
       indices.push_back(each);
       continue;
     }
+    const at::Tensor& mask = *each;
     const auto first = static_cast<int64_t>(indices.size());
-    for (int64_t dim = 0; dim < each->dim(); ++dim) {
+    for (int64_t dim = 0; dim < mask.dim(); ++dim) {
       TORCH_CHECK_INDEX(
           first + dim < self.dim(),
           "too many indices for tensor of dimension ",
           self.dim(),
           ": a mask has ",
-          each->dim());
+          mask.dim());
       TORCH_CHECK_INDEX(
-          each->sym_size(dim).sym_eq(self.sym_size(first + dim)).expect_true(__FILE__, __LINE__),
+          mask.sym_size(dim).sym_eq(self.sym_size(first + dim)).expect_true(__FILE__, __LINE__),
           "The shape of the mask ",
-          each->sym_sizes(),
+          mask.sym_sizes(),
           " at index ",
           dim,
           " does not match the shape of the indexed tensor ",
@@ -205,8 +206,8 @@ Outputs index(NewSymbolsCall& call) {
           " at index ",
           first + dim);
     }
-    const at::Tensor found = at::nonzero(*each);
-    for (int64_t dim = 0; dim < each->dim(); ++dim) {
+    const at::Tensor found = at::nonzero(mask);
+    for (int64_t dim = 0; dim < mask.dim(); ++dim) {
       indices.push_back(found.select(1, dim));
     }
   }

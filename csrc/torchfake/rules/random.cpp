@@ -147,7 +147,7 @@ void require_permutable(c10::ScalarType dtype) {
 
 at::Tensor randperm_generator(
     int64_t n,
-    OptGenerator /*generator*/,
+    const OptGenerator& /*generator*/,
     std::optional<at::ScalarType> dtype,
     std::optional<at::Layout> /*layout*/,
     std::optional<at::Device> /*device*/,
@@ -169,7 +169,7 @@ at::Tensor randperm(
 }
 
 // The kernel counts in the dtype of its output.
-at::Tensor& randperm_out(int64_t n, OptGenerator /*generator*/, at::Tensor& out) {
+at::Tensor& randperm_out(int64_t n, const OptGenerator& /*generator*/, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   require_permutable(out.scalar_type());
   at::native::check_supported_max_int_with_precision(n, out);
@@ -203,7 +203,7 @@ at::Tensor randint_like_tensor(
 at::Tensor randint_like_tensor_generator(
     const at::Tensor& self,
     const at::Tensor& high,
-    OptGenerator /*generator*/,
+    const OptGenerator& /*generator*/,
     std::optional<at::ScalarType> dtype,
     std::optional<at::Layout> /*layout*/,
     std::optional<at::Device> /*device*/,
@@ -227,7 +227,11 @@ std::vector<int64_t> multinomial_sizes(const at::Tensor& self, int64_t num_sampl
   return self.dim() == 1 ? std::vector<int64_t>{num_samples} : std::vector<int64_t>{self.size(0), num_samples};
 }
 
-at::Tensor multinomial(const at::Tensor& self, int64_t num_samples, bool replacement, OptGenerator /*generator*/) {
+at::Tensor multinomial(
+    const at::Tensor& self,
+    int64_t num_samples,
+    bool replacement,
+    const OptGenerator& /*generator*/) {
   return empty(multinomial_sizes(self, num_samples, replacement), c10::kLong);
 }
 
@@ -235,7 +239,7 @@ at::Tensor& multinomial_out(
     const at::Tensor& self,
     int64_t num_samples,
     bool replacement,
-    OptGenerator /*generator*/,
+    const OptGenerator& /*generator*/,
     at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == c10::kLong, "multinomial expects Long tensor out, got: ", out.scalar_type());
   out.resize_(multinomial_sizes(self, num_samples, replacement));

@@ -294,12 +294,11 @@ at::Tensor coalesced_indices(const at::SparseTensorImpl& self, const at::Tensor&
 bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
   const at::SparseTensorImpl& impl = coo(self);
+  const bool keeps_all = impl.nnz() < 2 || impl.coalesced();
+  const std::optional<at::Tensor> known =
+      keeps_all ? std::nullopt : known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max());
   std::vector<at::Tensor> members;
-  if (impl.nnz() < 2 || impl.coalesced()) {
-    members = cloned_members(self);
-  } else if (
-      const std::optional<at::Tensor> known =
-          known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max())) {
+  if (known) {
     const at::Tensor indices = coalesced_indices(impl, *known);
     c10::SmallVector<int64_t, 6> sizes(impl.values().sizes());
     sizes[0] = indices.size(1);
@@ -307,7 +306,7 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
     set_known_bytes(
         fake_indices.storage().unsafeGetStorageImpl(), device, indices.storage().getWeakStorageImpl().lock());
     members = {std::move(fake_indices), dense(sizes, self.scalar_type(), device, mode)};
-  } else if (stands_in(mode, call.op_name(), "all elements differ")) {
+  } else if (keeps_all || stands_in(mode, call.op_name(), "all elements differ")) {
     members = cloned_members(self);
   } else {
     raise(

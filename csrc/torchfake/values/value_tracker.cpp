@@ -3,7 +3,6 @@
 
 #include <torchfake/core/each_tensor.h>
 #include <torchfake/core/fake_storage.h>
-#include <torchfake/core/plain_cpu.h>
 #include <torchfake/values/absorbing.h>
 #include <torchfake/values/collective_counts.h>
 #include <torchfake/values/collectives.h>
