@@ -157,7 +157,8 @@ Answer sum(const Question& q) {
   if (count == 0) {
     return {{0, 0, false}};
   }
-  if (const std::optional<bool> mask = q.assumed(0); mask && count == static_cast<double>(q.arg(0).toTensor().numel())) {
+  if (const std::optional<bool> mask = q.assumed(0);
+      mask && count == static_cast<double>(q.arg(0).toTensor().numel())) {
     in = {*mask ? 1.0 : 0.0, *mask ? 1.0 : 0.0, false};
   }
   return {{count * in.low, count * in.high, in.may_be_nan || !is_finite(in)}, {}, count};
