@@ -199,7 +199,7 @@ def test_names_and_sizes_are_read_as_people_write_them():
     for bad in ("", "x", "24 elephants", "-1"):
         with pytest.raises(ValueError, match="size"):
             parse_size(bad)
-    with pytest.raises(ValueError, match="known are H200"):
+    with pytest.raises(ValueError, match="the known cards are H200"):
         fake_mode(gpus="H900")
     with pytest.raises(ValueError, match="claims none"):
         fake_mode(gpus="H200", fake_cuda=False)
