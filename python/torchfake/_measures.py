@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -331,6 +332,27 @@ class Accumulation(_AtSteps):
         return self._counts[which] % self.micro_batches == 0
 
 
+# ---- The allocator ---------------------------------------------------------------------------------------------------
+
+
+class ExpandableSegments(Measure):
+    """Segments that grow, so that free memory of any place serves a large block."""
+
+    name = "expandable segments"
+    note = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, against fragmentation"
+
+    @contextlib.contextmanager
+    def applied(self, mode: fake_mode) -> Iterator[None]:
+        settings = [os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")]
+        if any("expandable_segments" in setting for setting in settings):
+            raise NotApplicableError("the environment says whether already")
+        model = mode.cards.model
+        assert model is not None, "the cards of a trial have a size"
+        model.set_config("expandable_segments:True")
+        self.reason = None
+        yield
+
+
 # ---- Sharding --------------------------------------------------------------------------------------------------------
 
 
@@ -377,4 +399,5 @@ def usual(micro_batches: bool) -> list[Callable[[], Measure]]:
     found: list[Callable[[], Measure]] = [Checkpointing, Autocast, Bfloat16Weights, EightBitAdam, Adafactor, Sgd]
     if micro_batches:
         found += [functools.partial(Accumulation, 2), functools.partial(Accumulation, 4)]
+    found.append(ExpandableSegments)
     return [*found, functools.partial(FullyShard, 2), functools.partial(FullyShard, 8)]

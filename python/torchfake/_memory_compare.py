@@ -25,7 +25,7 @@ def load_report(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise NotAReportError(f"{path}: {error}") from None
+        raise NotAReportError(f"{path}: no JSON: {error}" if isinstance(error, ValueError) else str(error)) from None
     if isinstance(data, dict) and isinstance(data.get("roles"), list):
         roles = [role for role in data["roles"] if isinstance(role, dict) and role.get("ranks")]
         return {

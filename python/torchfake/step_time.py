@@ -334,7 +334,8 @@ def format_data(data: dict[str, Any]) -> str:
     for title in ("phases", "limits", "families"):
         total = sum(data[title].values()) or 1.0
         shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in list(data[title].items())[:6])
-        lines.append(f"  {title}: {shares}")
+        if shares:
+            lines.append(f"  {title}: {shares}")
     for module, seconds in list(data["modules"].items())[:_SHOWN]:
         lines.append(f"  {shown_seconds(seconds):>10}  {module or '(outside of modules)'}")
     return "\n".join(lines)

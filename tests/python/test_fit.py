@@ -18,7 +18,15 @@ import torch
 from torchfake import fake_mode
 from torchfake import fit as fitting
 from torchfake._fit_cli import print_fit
-from torchfake._measures import Accumulation, Checkpointing, EightBitAdam, FullyShard, Sgd, repeated_blocks
+from torchfake._measures import (
+    Accumulation,
+    Checkpointing,
+    EightBitAdam,
+    ExpandableSegments,
+    FullyShard,
+    Sgd,
+    repeated_blocks,
+)
 from torchfake._search import Search
 from torchfake._trials import Runner, TrialFailedError
 from torchfake._varied import BadRangeError, Varied, without_option
@@ -271,6 +279,19 @@ def test_accumulation_is_measured_with_the_optimizers_state_even_in_few_steps(tm
     )
     refused = run.run("L4", varied, 8, measure=Accumulation(4))
     assert refused.not_applicable == "the program takes fewer than 8 steps"
+
+
+def test_expandable_segments_reserve_less_and_are_left_to_an_environment_that_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    varied, run = Varied.parse("batch_size=1..64"), runner(tmp_path)
+    plain = run.run("L4", varied, 8)
+    expandable = run.run("L4", varied, 8, measure=ExpandableSegments())
+    assert (plain.allocated, expandable.not_applicable) == (expandable.allocated, None)
+    assert expandable.allocated <= expandable.reserved < plain.reserved
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    refused = run.run("L4", varied, 8, measure=ExpandableSegments()).not_applicable
+    assert refused == "the environment says whether already"
 
 
 def test_a_program_that_is_not_there_is_a_mistake_in_the_command(tmp_path: Path) -> None:
