@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim.optimizer import Optimizer
 
 from torchfake import _C
@@ -145,6 +146,7 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
             )
         self._model.ledger = self._ledger
         self._exits.enter_context(self.scopes)
+        self._exits.callback(register_module_parameter_registration_hook(self._claim_registered).remove)
         return self
 
     def __exit__(
@@ -168,6 +170,10 @@ class Tracker(contextlib.AbstractContextManager["Tracker"]):
             self._scope_of.update((id(parameter), scope) for parameter in parameters)
             self._claim_parameters(parameters)
             self._ledger.claim_tensors(list(inner.buffers(recurse=False)), "buffers", scope)
+
+    def _claim_registered(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None:  # of its module when that is called; it may die before, as those that are sharded do
+            self._claim_parameters([parameter])
 
     def _claim_parameters(self, parameters: list[torch.Tensor] | list[nn.Parameter]) -> None:
         scopes = [self._scope_of.get(id(parameter), 0) for parameter in parameters]

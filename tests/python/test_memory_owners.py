@@ -60,6 +60,14 @@ def test_parameters_of_a_model_that_nothing_called_are_no_inputs() -> None:
     assert {piece.requested for piece in owned(tracked, "inputs")} == {2 * 64 * 4}
 
 
+def test_parameters_that_die_before_any_call_were_parameters() -> None:
+    with memory.track(total_memory=8 << 30) as tracked:
+        model = nn.Linear(256, 512, device="cuda")
+        model.weight = nn.Parameter(model.weight[:64].clone())
+    assert {piece.requested for piece in owned(tracked, "parameters")} == {4 * 256 * 512, 4 * 512, 4 * 64 * 256}
+    assert {piece.module for piece in owned(tracked, "parameters") if piece.died == -1} == {"Linear"}
+
+
 def test_a_model_that_the_card_cannot_hold_is_parameters() -> None:
     model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False, device="meta") for _ in range(32)))
     tracker = memory.track(total_memory=64 << 20, context_memory=0)
