@@ -70,7 +70,7 @@ def page_of_ranks(program: str, roles: list[tuple[str, str, dict[str, Any]]], le
             )
         opened = "" if sections else " open"
         sections.append(
-            f"<details{opened}><summary>Ranks {text(ranks)}{f': {text(role)}' if role else ''}</summary>"
+            f"<details{opened}><summary>{'Rank' if str(ranks).isdigit() else 'Ranks'} {text(ranks)}{f': {text(role)}' if role else ''}</summary>"
             f"{_body(run['memory'])}</details>"
         )
     names = ("Exit", "Allocated", "Reserved", "", *owners)

@@ -100,6 +100,16 @@ def test_a_measurement_of_time_does_not_change_who_owns_memory() -> None:
     assert pieces(timed=True) == pieces(timed=False)
 
 
+def test_what_a_backward_pass_creates_belongs_to_the_module_of_its_forward_pass() -> None:
+    with memory.track(total_memory=8 << 30) as tracked:
+        model = model_of(64, 2048, 512)
+        model(torch.randn(128, 64, device="cuda")).exp().sum().backward()
+    products = {piece.requested: piece.module for piece in tracked.pieces if piece.phase == "backward"}
+    assert products[4 * 2048 * 512] == products[4 * 128 * 2048] == "Sequential.1"  # of its weight and its input
+    assert products[4 * 64 * 2048] == "Sequential.0"
+    assert products[4 * 128 * 512] == ""  # of exp
+
+
 def test_a_parameter_that_dies_is_forgotten() -> None:
     with memory.track(total_memory=8 << 30) as tracked:
         for _ in range(3):

@@ -1,6 +1,7 @@
 // The owners of a device's memory.
 #include <torchfake/memory/ledger.h>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
 #include <torchfake/core/fake_storage.h>
@@ -42,6 +43,11 @@ uint32_t Ledger::birth(LedgerRecord record) {
   const auto number = static_cast<uint32_t>(records_.size());
   record.born = static_cast<int64_t>(events_.size());
   record.phase = static_cast<uint32_t>(phases_.size() - 1);
+  if (record.activity == Activity::kBackward && record.scope == 0) {
+    record.scope = scopes_of_nodes_.of_current_node();
+  } else if (ledger_context().takes_gradients && at::GradMode::is_enabled()) {
+    scopes_of_nodes_.note(record.scope);
+  }
   if (record.storage != nullptr) {
     alive_[record.storage] = number;
   }

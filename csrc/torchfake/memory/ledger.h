@@ -5,6 +5,8 @@
 #include <c10/core/Device.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <torchfake/memory/scopes.h>
+
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -67,7 +69,8 @@ using LineSource = std::function<uint32_t()>;
 // Thread-safe. Records blocks in the order in which a model takes and frees them.
 class Ledger {
  public:
-  // Returns a number to end it with.
+  // Returns a number to end it with. In a backward pass, a record without a scope gets that of the forward call whose
+  // node runs.
   uint32_t birth(LedgerRecord record);
   void death(uint32_t record) noexcept;
 
@@ -120,6 +123,7 @@ class Ledger {
   ska::flat_hash_map<const void*, uint32_t> alive_;
   ska::flat_hash_map<c10::TensorImpl*, Parameter> parameters_;
   std::vector<std::string> phases_{""};
+  ScopesOfNodes scopes_of_nodes_;
   LineSource line_source_;
 };
 
