@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
+import os
 import random
+import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +126,34 @@ def tracking(rounds: int, steps: int) -> dict[str, float]:
     return {kind: statistics.median(values) for kind, values in found.items()}
 
 
+def counted_steps(kind: str, steps: int = 3) -> None:
+    """Steps that callgrind counts, in a process of its."""
+    torch.set_num_threads(1)
+    mode = fake_mode() if kind == "counted" else fake_mode(gpus="H200")
+    with mode, memory.track() if kind == "tracked" else contextlib.nullcontext():
+        model = Decoder(12, 768, 12, 4, 2048, 16384).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(0, 16384, (2, 512), device="cuda")
+        for _ in range(4):
+            train(model, optimizer, ids)
+        gc.disable()
+        for state in ("on", "off"):
+            subprocess.run(["callgrind_control", f"--instr={state}", str(os.getpid())], check=True, capture_output=True)
+            for _ in range(steps if state == "on" else 0):
+                train(model, optimizer, ids)
+
+
+def instructions(kind: str) -> int:
+    """Of three steps: the same on a machine with other work."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/out"]
+        command = ["valgrind", *options, sys.executable, __file__, "--inside", f"steps-{kind}"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = re.search(r"I +refs: +([\d,]+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1].replace(",", ""))
+
+
 # ---- In fresh processes ----------------------------------------------------------------------------------------------
 
 
@@ -162,6 +195,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.inside is not None and options.inside.startswith("steps-"):
+        counted_steps(options.inside.removeprefix("steps-"))
+        return
     if options.inside is not None:
         print(json.dumps(llama() if options.inside == "llama" else bytes_of_storages(options.inside)))
         return
@@ -169,6 +205,10 @@ def main() -> None:
     times = tracking(options.rounds, options.steps)
     for kind, value in times.items():
         print(f"a training step of 12 layers, {kind}: {1e3 * value:.2f} ms, {value / times['cards'] - 1:+.1%}")
+    if shutil.which("valgrind") is not None:
+        counts = {kind: instructions(kind) for kind in times}
+        for kind, count in counts.items():
+            print(f"the same in instructions, {kind}: {count / 3e6:.1f} million, {count / counts['cards'] - 1:+.1%}")
     counted = in_fresh_process("counted")
     for kind in ("counted", "cards", "tracked"):
         found = in_fresh_process(kind)
