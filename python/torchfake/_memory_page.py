@@ -57,24 +57,24 @@ def page_of_ranks(program: str, roles: list[tuple[str, str, dict[str, Any]]], le
     title = f"Memory of {program} by rank"
     used = {o for _, _, run in roles for device in run["memory"]["devices"] for o, n in device["owners"].items() if n}
     owners = [owner for owner in _COLOURS if owner in used]
+    has_roles = any(role for _, role, _ in roles)
     rows: list[str] = []
     sections: list[str] = []
     for ranks, role, run in roles:
         devices = run["memory"]["devices"]
         for device in sorted(devices, key=lambda device: -int(device["peak"]))[:1]:
             rows.append(
-                f"<tr><td>{text(ranks)}<td>{text(role or '-')}<td class=number>{int(run['exit_code'])}"
+                f"<tr><td>{text(ranks)}{f'<td>{text(role)}' if has_roles else ''}"
+                f"<td class=number>{int(run['exit_code'])}"
                 f"<td class=number>{size(device['peak'])}<td class=number>{size(device['reserved'])}"
                 f"<td>{_verdict(device, run)}"
                 + "".join(f"<td class=number>{size(device['owners'].get(owner, 0))}" for owner in owners)
             )
         opened = "" if sections else " open"
-        sections.append(
-            f"<details{opened}><summary>{'Rank' if str(ranks).isdigit() else 'Ranks'} {text(ranks)}{f': {text(role)}' if role else ''}</summary>"
-            f"{_body(run['memory'])}</details>"
-        )
+        name = f"{'Rank' if ranks.isdigit() else 'Ranks'} {text(ranks)}{f': {text(role)}' if role else ''}"
+        sections.append(f"<details{opened}><summary>{name}</summary>{_body(run['memory'])}</details>")
     names = ("Exit", "Allocated", "Reserved", "", *owners)
-    head = "<th>Ranks<th>Role" + "".join(f"<th class=number>{text(name)}" for name in names)
+    head = f"<th>Ranks{'<th>Role' if has_roles else ''}" + "".join(f"<th class=number>{text(name)}" for name in names)
     note = f"<p class=note>Did not run: {text(left_out)}" if left_out else ""
     return _document(title, f"{table(head, ''.join(rows))}{note}{''.join(sections)}")
 

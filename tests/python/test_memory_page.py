@@ -139,6 +139,15 @@ def test_a_page_of_ranks_has_a_row_and_a_section_for_each(report: memory.Report)
     assert "Did not run: 3-8" in page
 
 
+def test_a_page_of_ranks_without_roles_has_no_column_for_them(report: memory.Report) -> None:
+    run = RUN | {"memory": report.data}
+    assert "<th>Role" in page_of_ranks("p.py", [("0", "", run), ("1-3", "last stage", run)], "")
+    page = page_of_ranks("p.py", [("0", "", run), ("1-3", "", run)], "")
+    assert "<th>Role" not in page
+    assert "<summary>Rank 0<" in page
+    assert "<summary>Ranks 1-3<" in page
+
+
 def in_chromium(folder: Path, page: str, width: int, dark: bool) -> list[str]:
     """What `PROBE` finds: scroll width, inner width, images, scripts, title, background."""
     (folder / "page.html").write_text(page + PROBE)
