@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -28,6 +28,23 @@ def _path(root: nn.Module, path: str) -> str:
     """The path of a module inside `root`; it begins with the class of that."""
     name = type(root).__name__
     return f"{name}.{path}" if path else name
+
+
+def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that one holds; none if an error left it without the attributes of `nn.Module`."""
+    return [(name, part) for name, part in vars(module).get("_modules", {}).items() if part is not None]
+
+
+def _tree(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The whole modules of an outermost one, itself among them, with their paths, each once."""
+    seen: set[int] = set()
+    left = [("", root)]
+    while left:
+        path, module = left.pop()
+        if id(module) not in seen and "_modules" in vars(module):
+            seen.add(id(module))
+            yield path, module
+            left += [(f"{path}.{name}" if path else name, part) for name, part in reversed(_parts(module))]
 
 
 class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
@@ -93,12 +110,12 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         called = {id(module) for root in self.roots() for module, _ in self.inside(root)}
         # By their type: to ask an object for its class can run the program's code.
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-        parts = {id(part) for module in modules for part in module.children()}
+        parts = {id(part) for module in modules for _, part in _parts(module)}
         return [
             (inner, _C.memory_scope_number(_path(root, path)))
             for root in modules
             if id(root) not in parts
-            for path, inner in root.named_modules()
+            for path, inner in _tree(root)
             if id(inner) not in called
         ]
 

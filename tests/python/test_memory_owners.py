@@ -60,6 +60,18 @@ def test_parameters_of_a_model_that_nothing_called_are_no_inputs() -> None:
     assert {piece.requested for piece in owned(tracked, "inputs")} == {2 * 64 * 4}
 
 
+def test_a_module_that_an_error_left_half_made_does_no_harm() -> None:
+    class HalfMade(nn.Module):
+        def __init__(self) -> None:
+            self.__dict__["size"] = 1
+
+    half = HalfMade()
+    with memory.track(total_memory=8 << 30) as tracked:
+        model = model_of(64, 64)
+        model._modules["half"] = half
+    assert {piece.module for piece in owned(tracked, "parameters")} == {"Sequential.0"}
+
+
 def test_parameters_that_die_before_any_call_were_parameters() -> None:
     with memory.track(total_memory=8 << 30) as tracked:
         model = nn.Linear(256, 512, device="cuda")
