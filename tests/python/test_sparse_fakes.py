@@ -324,6 +324,27 @@ def test_a_sparse_embedding_is_trained_by_sparse_adam_where_its_indices_are_know
         assert_same(fake, real)
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_sparse_bag_of_embeddings_has_a_row_of_gradient_for_each_index(mode: str, device: str) -> None:
+    def gradients(device: str) -> list[Tensor]:
+        bag = nn.EmbeddingBag(10, 4, mode=mode, sparse=True).to(device)
+        found = []
+        for indices in (torch.tensor([1, 2, 4, 5, 4]), torch.zeros(0, dtype=torch.int64)):
+            weights = torch.ones(indices.shape, device=device) if mode == "sum" else None
+            bag(indices.to(device), torch.tensor([0, 0]).to(device), per_sample_weights=weights).sum().backward()
+            assert bag.weight.grad is not None
+            found.append(bag.weight.grad)
+            bag.weight.grad = None
+        return found
+
+    with fake_mode():
+        fakes = gradients(device)
+    for fake, real in zip(fakes, gradients("cpu"), strict=True):
+        assert_same(fake.cpu(), real)
+        assert fake.device.type == device
+
+
 def test_gradients_flow_through_sparse_tensors() -> None:
     def gradients() -> tuple[Tensor, Tensor]:
         indices = torch.tensor([[0, 1], [2, 0]])

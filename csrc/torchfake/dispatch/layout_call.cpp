@@ -69,6 +69,18 @@ std::optional<c10::Layout> layout_argument(const Call& call) {
   return std::nullopt;
 }
 
+// Whether the flag of a backward operator asks for a sparse gradient. Forward operators only pass it on.
+bool asks_for_sparse_gradient(const Call& call) {
+  const std::vector<c10::Argument>& arguments = call.op.schema().arguments();
+  for (size_t i = 0; i < call.num_args(); ++i) {
+    if (arguments[i].name() == "sparse" && call.arg(i).isBool() && call.arg(i).toBool()) {
+      const LayoutFactsFinder finder = g_finder.load(std::memory_order_acquire);
+      return finder != nullptr && finder(call.op) != nullptr;
+    }
+  }
+  return false;
+}
+
 // The key of the real operator's CPU kernel.
 c10::DispatchKey kernel_key(const Call& call) {
   bool sparse = false;
@@ -109,7 +121,7 @@ bool has_layout_fake(const Call& call) {
 }
 
 bool asks_for_sparse_layout(const Call& call) {
-  return is_sparse_layout(layout_argument(call).value_or(c10::kStrided));
+  return is_sparse_layout(layout_argument(call).value_or(c10::kStrided)) || asks_for_sparse_gradient(call);
 }
 
 c10::Device common_device(const Call& call, const ModeState& mode) {

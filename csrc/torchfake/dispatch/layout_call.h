@@ -23,7 +23,7 @@ namespace torchfake {
 // Whether a fake of another layout is among the arguments.
 bool has_layout_fake(const Call& call);
 
-// Whether the call has a layout argument that requests a sparse layout.
+// Whether an argument of the call requests a sparse layout: a layout, or the flag of a backward operator.
 bool asks_for_sparse_layout(const Call& call);
 
 void layout_call(Call& call, const ModePtr& mode);

@@ -1,6 +1,5 @@
 // Bags of embeddings, forward and backward.
 #include <torchfake/core/compat.h>
-#include <torchfake/core/errors.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/results.h>
 
@@ -134,13 +133,7 @@ at::Tensor backward(
     int64_t num_weights,
     bool /*scale_grad_by_freq*/,
     int64_t /*mode*/,
-    bool sparse) {
-  if (sparse) {
-    raise(
-        ErrorKind::kUnsupportedFakeTensor,
-        "aten::_embedding_bag_backward",
-        "the sparse gradient of an embedding bag is not supported; make the bag with sparse=False.");
-  }
+    bool /*sparse*/) {  // sparse gradients have a rule of their own
   return dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, num_weights);
 }
 

@@ -3,11 +3,13 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/_coalesce.h>
+#include <ATen/ops/_embedding_bag_sparse_backward.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/zeros.h>
 
@@ -323,6 +325,32 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
+// _embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights,
+// scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx) with sparse=True: one row for each index.
+bool bag_backward(Call& call, c10::Device /*device*/, const ModePtr& mode) {
+  const FakeMode in_mode(mode);
+  const at::Tensor indices = tensor(call, 1);
+  at::Tensor bags = tensor(call, 3);
+  if (bags.numel() == 0 && indices.numel() != 0) {
+    bags = at::empty_like(indices);  // the forward pass of a CPU leaves them out where it can
+  }
+  const auto weights = call.arg(10).toOptional<at::Tensor>();
+  answer(
+      call,
+      at::_embedding_bag_sparse_backward(
+          tensor(call, 0),
+          indices,
+          tensor(call, 2),
+          bags,
+          tensor(call, 4),
+          call.arg(6).toInt(),
+          call.arg(7).toBool(),
+          call.arg(8).toInt(),
+          weights.has_value() && weights->defined() ? weights : std::nullopt,
+          call.arg(11).toInt()));
+  return true;
+}
+
 // _spdiags(diagonals, offsets, shape, layout): the offsets determine the number of stored elements.
 bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor offsets = tensor(call, 1);
@@ -394,6 +422,7 @@ constexpr Row kRows[] = {
     {"sparse_mask", {&sparse_mask, false}},
     {"_coalesce", {&coalesce, false}},
     {"_spdiags", {&spdiags, false}},
+    {"_embedding_bag_backward", {&bag_backward, false}},
     {"mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar", {&scaled<false>, false}},
     {"div.Tensor div_.Tensor div.Scalar div_.Scalar", {&scaled<true>, false}},
     // Queries and members.
