@@ -294,6 +294,19 @@ def test_autograd_over_known_values_computes_them() -> None:
             x.grad.sum().item()
 
 
+def test_an_out_argument_may_be_part_of_a_new_tensor() -> None:
+    def program() -> list[torch.Tensor]:
+        sizes = torch.tensor([3, 4, 5])
+        offsets = sizes.new_empty(4)
+        offsets.narrow(0, 0, 1).zero_()
+        torch.cumsum(sizes, 0, out=offsets.narrow(0, 1, 3))
+        torch.add(sizes, 1, out=(rest := sizes.new_empty(5))[1:4])
+        return [offsets, rest[1:4]]
+
+    for fake, real in zip(assert_like_real(program), program(), strict=True):
+        assert fake.tolist() == real.tolist()
+
+
 def test_zero_tensors_without_memory_are_zeros() -> None:
     def program() -> list[torch.Tensor]:
         zero, one = torch._efficientzerotensor((2, 3)), torch.ones(2, 3)

@@ -125,9 +125,10 @@ bool ValueTracker::outputs_fit(const Call& call) const {
     fit = fit && (!tensor.defined() || (tensor.numel() <= limit && as_fake(tensor) != nullptr));
   });
   for (const Written& written : written_) {
-    // The first write must fill the whole storage: otherwise the rest of it is unknown.
+    // The first write must fill the whole storage, or one of which every element is tracked: otherwise the rest of it is
+    // unknown.
     fit = fit && written.fake->numel() <= limit_ &&
-        (!written.is_new || fills_storage(*written.fake) || known_bytes(storage_of(*written.fake)) != nullptr);
+        (!written.is_new || fills_storage(*written.fake) || partly_known_bytes(storage_of(*written.fake)) != nullptr);
   }
   return fit;
 }
@@ -154,6 +155,10 @@ void ValueTracker::finish_written(const torch::jit::Stack& real_outputs, const C
     } else if (std::optional<at::Tensor> known = known_tensor(fake, limit_)) {
       PlainCpu plain;
       known->copy_(written.real);
+    } else if (partly_known_bytes(storage_of(fake)) != nullptr) {
+      PlainCpu plain;
+      view_of_bytes(fake).copy_(written.real);
+      mark_written(fake);
     } else {
       make_known(fake, written.real);
     }
