@@ -332,7 +332,7 @@ class _FakeSafeOpen:
 def safe_open(original: Callable[..., Any], filename: Any, framework: str, device: Any = "cpu", **kwargs: Any) -> Any:
     if framework not in ("pt", "torch", "pytorch"):
         return original(filename, framework, device, **kwargs)
-    claimed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    claimed = torch.device("cuda", device) if isinstance(device, int) else torch.device(device or "cpu")
     return _FakeSafeOpen(original(filename, framework, "cpu", **kwargs), claimed)
 
 

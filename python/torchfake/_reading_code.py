@@ -73,12 +73,17 @@ def _raises(instructions: list[dis.Instruction], places: dict[int, int], place: 
     return False
 
 
+def _expression_at(frame: FrameType) -> ast.expr | None:
+    """What `frame` is evaluating; None if it spans several lines, or is the target of an assignment."""
+    try:
+        return ast.parse(_source_at(frame).strip(), mode="eval").body
+    except SyntaxError:
+        return None
+
+
 def ends_a_slice(frame: FrameType) -> bool:
     """Whether `frame` is evaluating a subscript whose slices have ends, but no starts or steps: `x[:, :n]`."""
-    try:
-        expression = ast.parse(_source_at(frame).strip(), mode="eval").body
-    except SyntaxError:  # not the whole expression: it spans several lines, or is the target of an assignment
-        return False
+    expression = _expression_at(frame)
     if not isinstance(expression, ast.Subscript):
         return False
     index = expression.slice
@@ -90,3 +95,18 @@ def ends_a_slice(frame: FrameType) -> bool:
         and all(part.lower is None and part.step is None for part in slices)
         and not numbers
     )
+
+
+def reads_a_maximum(frame: FrameType) -> bool:
+    """Whether `frame` is evaluating a number that is the largest of a tensor: `int(x.max())`, `x.amax(0).item()`."""
+    expression = _expression_at(frame)
+    while isinstance(expression, ast.Call):
+        called = expression.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name in ("max", "amax"):
+            return isinstance(called, ast.Attribute)
+        if isinstance(called, ast.Attribute) and name not in ("int", "index"):
+            expression = called.value  # x.max().item()
+        else:
+            expression = expression.args[0] if len(expression.args) == 1 else None  # int(x.max()), operator.index(x)
+    return False

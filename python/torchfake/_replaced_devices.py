@@ -146,6 +146,12 @@ MODULES = (
         "Compares the weights by address.",
     ),
     Patch(
+        "torch.nn:TransformerEncoder.forward",
+        _training.padded_encoder,
+        When.GIVEN_FAKE,
+        "Converts a padded batch to a nested tensor in evaluation mode.",
+    ),
+    Patch(
         "torch.nn:Module.load_state_dict",
         _loading.load_state_dict,
         When.FAKES_EXIST,
@@ -295,6 +301,13 @@ LIBRARIES = (
         _training.goes_on,
         When.IN_MODE,
         "Whether a beam may improve is an unknown value: with stand-ins, generation goes on to its limit.",
+        optional=True,
+    ),
+    Patch(
+        "transformers.models.whisper.generation_whisper:WhisperGenerationMixin._retrieve_segment",
+        _training.one_segment,
+        When.IN_MODE,
+        "Looks for timestamps among unknown tokens, and goes back to the last one forever.",
         optional=True,
     ),
 )

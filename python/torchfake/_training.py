@@ -171,6 +171,19 @@ def no_grad_trunc_normal_(
 _MANY = 1 << 30
 
 
+def padded_encoder(original: Callable[..., Any], self: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
+    """Keeps a padded batch padded, as in training: nested tensors cannot be fake, and the result is padded again."""
+    fake = find_fake((*args, *kwargs.values()))
+    makes_nested = getattr(self, "use_nested_tensor", False)
+    if fake is None or not makes_nested or _C.mode_of(fake).exclusive:
+        return original(self, *args, **kwargs)
+    self.use_nested_tensor = False
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        self.use_nested_tensor = True
+
+
 def with_valid_input(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs `original` assuming that every check of unknown values passes."""
     return _within(_C.EnteredValidInput(_MANY), original, *args, **kwargs)
@@ -201,6 +214,18 @@ def goes_on(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not _C.stands_in(more, "generate()", "True, there is more to generate"):
         return more
     return torch.ones_like(more)
+
+
+def one_segment(original: Callable[..., Any], *args: Any, seek_sequence: Tensor, **kwargs: Any) -> Any:
+    """The segments of speech in a sequence. If its tokens are unknown and the mode has stand-ins, it is one segment."""
+    unknown = _C.is_plain_fake(seek_sequence) and not _C.is_known(seek_sequence)
+    if not unknown or not _C.stands_in(seek_sequence, "generate()", "no timestamps, one segment"):
+        return original(*args, seek_sequence=seek_sequence, **kwargs)
+    without_timestamps = torch.zeros_like(seek_sequence)
+    segments, offset = original(*args, seek_sequence=without_timestamps, **kwargs)
+    for segment in segments:
+        segment["tokens"] = seek_sequence
+    return segments, offset
 
 
 # ---- Data loading ----------------------------------------------------------------------------------------------------

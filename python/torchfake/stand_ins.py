@@ -7,11 +7,14 @@ import threading
 from dataclasses import dataclass
 
 from torchfake._explain import frame_of_program, written_as
-from torchfake._reading_code import ends_a_slice, only_checks, reading_frame
+from torchfake._reading_code import ends_a_slice, only_checks, reading_frame, reads_a_maximum
 from torchfake.errors import StandInLimitError
 
 #: The number of identical stand-ins in a row for one line that counts as an infinite loop.
 LIMIT_IN_A_ROW = 10_000
+
+#: A bound beyond this one is that of a dtype, and says nothing about sizes.
+_FAR = 2.0**31 - 1
 
 #: The program's expression, by the operator that reads the value.
 _WRITTEN_AS = {
@@ -63,15 +66,17 @@ class StandInLog:
     def choose(self, usual: float, low: float, high: float, is_bool: bool) -> float:
         """The number to use for an unknown one in [low, high], by what the program does with it.
 
-        A condition that only guards a `raise` holds, and the end of a slice selects as much as it can. Anything else
-        gets `usual`.
+        A condition that only guards a `raise` holds, the end of a slice selects as much as it can, and a maximum is as
+        large as its bounds allow. Anything else gets `usual`.
         """
         frame = reading_frame()
         if frame is None:
             return usual
         if is_bool:
             return 1.0 if only_checks(frame) else usual
-        return high if (low >= 0 or low == -math.inf) and ends_a_slice(frame) else usual
+        is_size = low >= 0 or low == -math.inf
+        most = ends_a_slice(frame) or (0 <= high < _FAR and reads_a_maximum(frame))
+        return high if is_size and most else usual
 
     def hear(self, op: str, answer: str) -> None:
         """Records that `op` gets `answer`.

@@ -97,6 +97,31 @@ def test_trainer_trains_evaluates_and_saves(tmp_path, capsys):
     assert (tmp_path / "out" / "checkpoint-4" / "model.safetensors").exists()
 
 
+def test_speech_is_transcribed_and_the_scores_of_beams_are_computed(tmp_path, capsys):
+    out = _run(
+        tmp_path,
+        """
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM, WhisperConfig, WhisperForConditionalGeneration
+        small = dict(vocab_size=100, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        whisper = WhisperForConditionalGeneration(WhisperConfig(
+            d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+            encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=8, max_source_positions=50, max_target_positions=32,
+            decoder_start_token_id=3, suppress_tokens=None, begin_suppress_tokens=None, **small)).cuda()
+        whisper.generation_config.no_timestamps_token_id = 90
+        print(tuple(whisper.generate(torch.randn(2, 8, 100, device="cuda"), max_new_tokens=5).shape))
+        llama = LlamaForCausalLM(LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                                             intermediate_size=32, **small)).cuda()
+        ids = torch.randint(3, 100, (2, 7), device="cuda")
+        found = llama.generate(ids, num_beams=3, max_new_tokens=5, output_scores=True, return_dict_in_generate=True)
+        scores = llama.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
+        print(tuple(found.sequences.shape), tuple(scores.shape))
+        """,
+        capsys,
+    )
+    assert out.splitlines()[-2:] == ["(2, 5)", "(2, 12) (2, 5)"]
+
+
 def test_adapters_train_under_accelerate(tmp_path, capsys):
     pytest.importorskip("peft", reason="of the extra `ecosystem`")
     pytest.importorskip("accelerate", reason="of the extra `ecosystem`")

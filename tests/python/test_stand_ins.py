@@ -284,6 +284,17 @@ def test_a_condition_that_does_more_is_false():
         assert (passed, value) == (["else", "end"], "false")
 
 
+def test_a_maximum_is_as_large_as_its_bounds_allow():
+    with fake_mode(unknown="stand-in"):
+        graphs = torch.tensor([0] * 5 + [1] * 3 + [2] * 4, device="cuda")[_unknown(100)[:12].argsort()]
+        assert int(graphs.max()) + 1 == 3
+        assert graphs.amax(0).item() == 2
+        assert graphs.max(dim=0)[0].item() == 1  # not of a call
+        assert int(_unknown(100).long().max()) == 1  # of no known bounds
+        lengths = (_unknown(4, 100)[:, :9] > 0).long().sum(1)  # at most 9
+        assert torch.arange(lengths.max().item(), device="cuda").shape == (9,)
+
+
 def test_the_end_of_a_slice_selects_what_it_can():
     with fake_mode(unknown="stand-in") as mode:
         x = torch.ones(4, 9, device="cuda")

@@ -414,7 +414,7 @@ constexpr RangeRow kRows[] = {
      "max. min. amax amin median.",
      RangeSource::kArguments,
      &unchanged},
-    {"_to_copy", RangeSource::kArguments, &to_copy},
+    {"_to_copy", RangeSource::kDtype, &to_copy},
     {"_softmax _safe_softmax", RangeSource::kAlways, &softmax},
     {"_log_softmax", RangeSource::kAlways, &log_softmax},
     {"sigmoid", RangeSource::kAlways, &sigmoid},
