@@ -6,6 +6,8 @@ place of each, they would contradict each other.
 
 from __future__ import annotations
 
+import datetime
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +47,40 @@ def _write(tensor: Tensor, values: Tensor) -> None:
         tensor.copy_(values)
 
 
+@functools.cache
+def _finished_work() -> type:
+    """A collective that has ended, whose future holds its outputs. The fake group's future holds nothing."""
+
+    class Finished(dist.Work):
+        def __init__(self, outputs: list[Tensor]) -> None:
+            super().__init__()
+            self._outputs = outputs
+
+        def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+            return True
+
+        def is_completed(self) -> bool:
+            return True
+
+        def is_success(self) -> bool:
+            return True
+
+        def result(self) -> list[Tensor]:
+            return self._outputs
+
+        def get_future(self) -> Any:
+            future: Any = torch.futures.Future()
+            future.set_result(self._outputs)
+            return future
+
+    return Finished
+
+
+def _ended(work: Any, outputs: list[Tensor]) -> Any:
+    """What a collective returns: `work` if there is none to wait for, or it is not that of a fake group."""
+    return work if work is None or not _applies() else _finished_work()(outputs)
+
+
 def all_reduce(
     original: Callable[..., Any],
     tensor: Any,
@@ -60,7 +96,7 @@ def all_reduce(
     if reduced is not None:
         _tell("all_reduce", group, _ANSWER)
         _write(tensor, reduced)
-    return work
+    return _ended(work, [tensor])
 
 
 def broadcast(
@@ -76,7 +112,7 @@ def broadcast(
     if mine is not None and not _C.is_known(tensor):  # this rank is not the source
         _tell("broadcast", group, _ANSWER)
         _write(tensor, mine)
-    return work
+    return _ended(work, [tensor])
 
 
 def all_gather(
@@ -94,7 +130,7 @@ def all_gather(
         for gathered in tensor_list:
             if gathered.shape == mine.shape:
                 _write(gathered, mine)
-    return work
+    return _ended(work, tensor_list)
 
 
 def all_gather_into_tensor(
@@ -111,7 +147,7 @@ def all_gather_into_tensor(
         _tell("all_gather_into_tensor", group, _ANSWER)
         ranks = dist.get_world_size(group)
         _write(output_tensor, mine.reshape(-1).repeat(ranks).reshape(output_tensor.shape))
-    return work
+    return _ended(work, [output_tensor])
 
 
 # The other names of it, some older, end in this one.

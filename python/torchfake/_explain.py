@@ -24,6 +24,9 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 #: Prefixes of generated code without a file: importlib, torch.fx, dataclasses. `<stdin>` belongs to the program.
 _GENERATED = ("<frozen", "<eval_with_key", "<string", "<__")
 
+#: A part of the standard library, installed with the packages: its wrappers of deprecated names call PyTorch.
+_BACKPORTS = ("typing_extensions.py",)
+
 #: What reads a value, by the instruction that the program is executing.
 _BY_INSTRUCTION = {
     "POP_JUMP": "bool() of a condition",
@@ -46,7 +49,7 @@ def frame_of_program() -> FrameType | None:
     innermost = None
     for frame, _ in traceback.walk_stack(sys._current_frames()[threading.get_ident()]):
         file = frame.f_code.co_filename
-        if file.startswith((_OURS, _TORCH, *_GENERATED)):
+        if file.startswith((_OURS, _TORCH, *_GENERATED)) or file.endswith(_BACKPORTS):
             continue
         if not file.startswith(_LIBRARY) or "site-packages" in file:
             return frame

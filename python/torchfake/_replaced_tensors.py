@@ -260,6 +260,16 @@ FILES = (
         When.FAKES_EXIST,
         "Writes data, which a fake does not have: a file of that size with a hole.",
     ),
+    *same(
+        "torch.jit._script:{}",
+        "RecursiveScriptModule.save RecursiveScriptModule.save_to_buffer ScriptModule.save ScriptModule.save_to_buffer "
+        "RecursiveScriptModule._save_for_lite_interpreter ScriptModule._save_for_lite_interpreter "
+        "RecursiveScriptModule._save_to_buffer_for_lite_interpreter ScriptModule._save_to_buffer_for_lite_interpreter",
+        _saving.save_script,
+        When.FAKES_EXIST,
+        "Reads the data of every tensor, which a fake does not have.",
+        optional=True,
+    ),
     Patch(
         "torch:Tensor._reduce_ex_internal",
         _serialization.reduce_ex,

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake._loading import _DTYPES
+from torchfake.errors import DataAccessError
+from torchfake.fake import find_fake
 
 #: The key of the marker in the header's metadata.
 MARKER = "torchfake"
@@ -32,6 +34,16 @@ def _warn(what: str) -> None:
             "hole that takes no disk).",
             stacklevel=4,
         )
+
+
+def save_script(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`save` and `save_to_buffer` of a scripted module: TorchScript's writer reads the data of every tensor."""
+    if find_fake((*self.parameters(), *self.buffers())) is not None:
+        raise DataAccessError(
+            "torch.jit.save: the module holds fake tensors, which have no data to write. Save its state_dict() with "
+            "torch.save, which writes sizes and dtypes, or keep this call out of the fake run."
+        )
+    return original(self, *args, **kwargs)
 
 
 def save_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -137,3 +138,16 @@ def test_a_list_of_unknown_values_depends_on_data_as_pytorch_has_it(kind: Callab
     with pytest.raises(DataDependentOutputException, match="tolist") as caught:
         x.tolist()
     assert isinstance(caught.value, UnknownValuesError) and isinstance(caught.value, DataAccessError)
+
+
+def test_a_scripted_module_of_fakes_is_not_written(tmp_path) -> None:
+    with fake_mode():
+        module = torch.nn.Linear(2, 2).cuda()
+        traced = torch.jit.trace(module, torch.ones(1, 2, device="cuda"), check_trace=False)
+        for script in (traced, torch.jit.script(module)):
+            with pytest.raises(DataAccessError, match=r"torch\.jit\.save"):
+                torch.jit.save(script, io.BytesIO())
+            with pytest.raises(DataAccessError, match=r"torch\.jit\.save"):
+                script.save(str(tmp_path / "script.pt"))
+    real = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    torch.jit.save(real, io.BytesIO())

@@ -256,3 +256,29 @@ def test_a_module_is_sharded_onto_the_cards_without_a_mesh(tmp_path):
         """
     ended = command(tmp_path, "--gpus", "4xH200", "--nproc-per-node", "4", "--rank", "1", "train.py", text=program)
     assert ended.stdout == "cuda:1 torch.Size([25, 64]) cuda\n", ended.stderr
+
+
+def test_hooks_of_ddp_read_the_future_of_a_collective(tmp_path, capsys):
+    text = """
+        import torch, torch.distributed as dist
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        dist.init_process_group("nccl")
+        for hook in (default_hooks.allreduce_hook, default_hooks.bf16_compress_hook):
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda())
+            model.register_comm_hook(None, hook)
+            model(torch.randn(2, 64, device="cuda")).sum().backward()
+            print(model.module.weight.grad.shape == (64, 64))
+        pieces = [torch.empty(2, device="cuda") for _ in range(4)]
+        works = [
+            dist.all_reduce(pieces[0], async_op=True),
+            dist.broadcast(pieces[1], 0, async_op=True),
+            dist.all_gather(pieces, torch.ones(2, device="cuda"), async_op=True),
+            dist.all_gather_into_tensor(torch.empty(8, device="cuda"), pieces[0], async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        print([len(work.get_future().wait()) for work in works], works[0].is_completed())
+        """
+    report = run(tmp_path, text, launch=Launch(1, 4, 0))
+    assert capsys.readouterr().out.splitlines() == ["True", "True", "[1, 1, 4, 1] True"]
+    assert {Path(entry["file"]).name for entry in report["stand_ins"]} == {"train.py"}
