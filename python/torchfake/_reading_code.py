@@ -82,7 +82,11 @@ def _expression_at(frame: FrameType) -> ast.expr | None:
 
 
 def ends_a_slice(frame: FrameType) -> bool:
-    """Whether `frame` is evaluating a subscript whose slices have ends, but no starts or steps: `x[:, :n]`."""
+    """Whether `frame` is evaluating a subscript whose slices have ends, but no steps: `x[:, :n]`, `x[begin:end]`.
+
+    If the begin is unknown as well, it is read in the same place and gets the same answer, so that consecutive slices
+    select everything once: the first all of it, and the others nothing.
+    """
     expression = _expression_at(frame)
     if not isinstance(expression, ast.Subscript):
         return False
@@ -92,7 +96,7 @@ def ends_a_slice(frame: FrameType) -> bool:
     numbers = [part for part in parts if not isinstance(part, (ast.Slice, ast.Constant))]
     return (
         any(part.upper is not None for part in slices)
-        and all(part.lower is None and part.step is None for part in slices)
+        and all((part.lower is None or part.upper is not None) and part.step is None for part in slices)
         and not numbers
     )
 

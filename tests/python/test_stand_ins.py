@@ -284,6 +284,21 @@ def test_a_condition_that_does_more_is_false():
         assert (passed, value) == (["else", "end"], "false")
 
 
+def test_consecutive_slices_select_everything_once():
+    with fake_mode(unknown="stand-in"):
+        tokens = torch.ones(32, 8, device="cuda")
+        counts = torch.zeros(4, dtype=torch.int64, device="cuda").scatter_(0, _unknown(100)[:32].argsort() % 4, 1)
+        parts, begin = [], 0
+        for count in counts:
+            if count == 0:
+                continue
+            end = begin + count
+            parts.append(tokens[begin:end])
+            begin = end
+        assert len(parts) == 4
+        assert torch.cat(parts).shape == (32, 8)
+
+
 def test_a_maximum_is_as_large_as_its_bounds_allow():
     with fake_mode(unknown="stand-in"):
         graphs = torch.tensor([0] * 5 + [1] * 3 + [2] * 4, device="cuda")[_unknown(100)[:12].argsort()]
