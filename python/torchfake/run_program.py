@@ -330,7 +330,9 @@ def format_report(report: dict[str, Any]) -> str:
     entries = report["stand_ins"]
     if entries:
         total = sum(entry["count"] for entry in entries)
-        lines.append(f"  {total} unknown values were answered with stand-ins, at {len(entries)} places:")
+        answered = "unknown value was" if total == 1 else "unknown values were"
+        places = "place" if len(entries) == 1 else "places"
+        lines.append(f"  {total} {answered} answered with stand-ins, at {len(entries)} {places}:")
         lines += [
             f"    {_shown(entry['file'])}:{entry['line']}  {entry['what']} -> {entry['answer']}  x{entry['count']}"
             for entry in entries
