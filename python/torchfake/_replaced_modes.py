@@ -240,6 +240,13 @@ SYMBOLIC = (
         optional=True,
     ),
     Patch(
+        "torch.fx.experimental.proxy_tensor:_set_unbacked_bindings",
+        _symbolic.set_unbacked_bindings,
+        When.ALWAYS,
+        "Asks PyTorch's mode alone for its ShapeEnv; for graphs traced in a FakeTensorMode.",
+        optional=True,
+    ),
+    Patch(
         "torch:SymBool.__sym_ite__",
         _symbolic.sym_ite,
         When.ALWAYS,
@@ -252,6 +259,7 @@ SYMBOLIC = (
             "_advise_is_size": _symbolic.advise_is_size,
             "_constrain_range_for_size": _symbolic.constrain_range_for_size,
             "compute_unbacked_bindings": _symbolic.compute_unbacked_bindings,
+            "_free_unbacked_symbols_with_path": _symbolic.free_unbacked_symbols_with_path,
             "rebind_unbacked": _symbolic.rebind_unbacked,
             "has_static_value": _symbolic.is_singleton,
         },

@@ -425,6 +425,39 @@ def compute_unbacked_bindings(
     return bindings
 
 
+def free_unbacked_symbols_with_path(
+    original: Callable[..., dict[Any, KeyPath]], a: Any, path: KeyPath, real: Any = None, **options: Any
+) -> dict[Any, KeyPath]:
+    """`symbolic_shapes._free_unbacked_symbols_with_path`, which takes no tensors but PyTorch's fakes."""
+    if not (isinstance(a, Tensor) and _C.is_plain_fake(a)):
+        return original(a, path, real, **options)
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey
+
+    known = getattr(a, "real_tensor", None)
+    found: dict[Any, KeyPath] = {}
+    for method in ("size", "stride", "storage_offset"):
+        value = None if known is None else getattr(known, method)()
+        found.update(original(getattr(a, method)(), (*path, CallMethodKey(method)), value, **options))
+    return found
+
+
+def set_unbacked_bindings(original: Callable[..., None], out: Any, out_proxy: Any) -> None:
+    """`proxy_tensor._set_unbacked_bindings`, which asks PyTorch's mode alone for its environment."""
+    original(out, out_proxy)
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, compute_unbacked_bindings
+
+    from torchfake.modes import current_mode
+
+    env = getattr(current_mode(), "shape_env", None)
+    if not isinstance(env, ShapeEnv):
+        return
+    found = compute_unbacked_bindings(env, out, peek=True)
+    if found:
+        pending = env.pending_fresh_unbacked_symbols
+        pending[:] = [symbol for symbol in pending if symbol not in found]
+        out_proxy.node.meta["unbacked_bindings"] = found
+
+
 def _find_bindings(value: Any, path: KeyPath, pending: set[Any], bindings: dict[Any, KeyPath]) -> None:
     """Moves the symbols that are found in `value` from `pending` to `bindings`."""
     from torch.fx.experimental.symbolic_shapes import CallMethodKey, InnerTensorKey

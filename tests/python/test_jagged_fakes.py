@@ -133,3 +133,29 @@ def test_lengths_and_offsets_together(mode):
     with mode:
         assert (fake * 2).shape[1] == fake.shape[1]
     assert fake._lengths.shape == (3,) and str(fake._lengths.nested_int_memo) == str(fake.shape[1])
+
+
+def test_softmax_along_the_ragged_dimension(mode):
+    fake = mode.from_tensor(jagged(3, 4, 2))
+    result = F.softmax(fake, 1)
+    assert result.shape[1] == fake.shape[1] and result.values().shape[1] == 8
+
+
+def test_padded_values_become_jagged_ones_by_known_offsets_or_a_total():
+    dense = torch.ones(2, 3, 8)
+    with torchfake.fake_mode():
+        padded, offsets = torch.ones(2, 3, 8), torch.tensor([0, 2, 5])
+        assert torch.ops.aten._padded_dense_to_jagged_forward(padded, [offsets]).shape == (5, 8)
+        with pytest.raises(RuntimeError, match="final offset should match total_L"):
+            torch.ops.aten._padded_dense_to_jagged_forward(padded, [offsets], 4)
+    with FakeTensorMode(allow_non_fake_inputs=True) as numbers:
+        unknown = numbers.from_tensor(torch.tensor([0, 2, 5]))
+        assert torch.ops.aten._padded_dense_to_jagged_forward(dense, [unknown], 5).shape == (5, 8)
+        with pytest.raises(torchfake.DynamicOutputShapeException, match="Pass total_L"):
+            torch.ops.aten._padded_dense_to_jagged_forward(dense, [unknown])
+
+
+def test_parts_of_unknown_lengths(pytorchs):
+    first, second = pytorchs.from_tensor(jagged(3, 4)).unbind()
+    assert first.shape[1] == second.shape[1] == 8
+    assert all(symbolic_shapes.free_unbacked_symbols(part.shape[0]) for part in (first, second))

@@ -10,15 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode,
     ShapeEnv,
     StatelessSymbolicContext,
+    statically_known_true,
 )
 
 from torchfake import FakeTensorMode, UnbackedSymbolError
 from torchfake import ShapeEnv as OurShapeEnv
+from torchfake.fx import FakeTensorProp
 
 
 def gradient_of_convolution(n: Any) -> Tensor:
@@ -118,3 +121,24 @@ def test_a_call_that_real_tensors_refuse_is_refused() -> None:
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env), pytest.raises(RuntimeError, match="channels"):
         F.conv2d(torch.empty(env.create_unbacked_symint(), 4, 8, 8), torch.empty(5, 3, 3, 3))
+
+
+@pytest.mark.parametrize("kind", [FakeTensorMode, PyTorchsMode])
+def test_a_graph_says_where_its_symbols_are_bound(kind: Any) -> None:
+    with kind(shape_env=ShapeEnv()):
+        graph = make_fx(lambda x: (x + 1).nonzero() * 2)(torch.randn(5))
+    bindings = {str(node): node.meta.get("unbacked_bindings") for node in graph.graph.nodes}
+    (path,) = bindings.pop("nonzero").values()
+    assert "".join(map(str, path)) == ".size()[0]" and set(bindings.values()) == {None}
+
+
+def test_symbols_that_a_pass_makes_again_equal_those_before() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        value = torch.randn(5)
+        graph = make_fx(lambda x: (x + 1).nonzero())(value)
+    (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.nonzero.default)
+    before = node.meta["val"].shape[0]
+    FakeTensorProp(graph, mode).propagate(value)
+    assert len(node.meta["unbacked_bindings"]) == 1
+    assert statically_known_true(node.meta["val"].shape[0] == before)

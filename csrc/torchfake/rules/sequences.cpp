@@ -1,4 +1,4 @@
-// Rules for packed sequences: known lengths give known shapes, whatever tensor is packed.
+// Rules for packed and jagged sequences: known lengths give known shapes, whatever tensor is packed.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_pack_padded_sequence.h>
 #include <ATen/ops/full.h>
@@ -60,10 +60,52 @@ RuleResult pack_padded_sequence(Call& call, const ModePtr& mode) {
   return answer_with(call, at::detail::empty_meta(sizes, input.scalar_type()), std::move(fake_batch_sizes));
 }
 
+// The last of the offsets, if they are known: the length of all sequences together.
+std::optional<int64_t> last_offset(const at::Tensor& offsets, const ModePtr& mode) {
+  const FakeTensorImpl* fake = as_fake(offsets);
+  const std::optional<at::Tensor> values =
+      fake == nullptr ? std::nullopt : read_values(*fake, value_limit(mode->options));
+  if (!values || values->numel() == 0) {
+    return std::nullopt;
+  }
+  NoFakeMode real;
+  return values->select(0, -1).item().toLong();
+}
+
+// _padded_dense_to_jagged_forward(dense, offsets, total_L): the values of a jagged tensor.
+RuleResult jagged_of_padded(Call& call, const ModePtr& mode) {
+  const at::Tensor dense = call.arg(0).toTensor();
+  const std::vector<at::Tensor> offsets = call.arg(1).toTensorVector();
+  TORCH_CHECK(
+      offsets.size() == 1 && offsets[0].dim() == 1 && dense.dim() >= 2,
+      "_padded_dense_to_jagged_forward(): expected a padded tensor of 2 dimensions or more and one tensor of offsets, "
+      "got ",
+      dense.dim(),
+      " dimensions and ",
+      offsets.size(),
+      " tensors");
+  const std::optional<int64_t> last = last_offset(offsets[0], mode);
+  const std::optional<int64_t> given = call.arg(2).toOptional<int64_t>();
+  TORCH_CHECK(
+      !last || !given || *last == *given, "_padded_dense_to_jagged_forward(): final offset should match total_L value");
+  if (!last && !given) {
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "the size of the result is the last of the offsets, and those are not known. Pass total_L.");
+  }
+  std::vector<int64_t> sizes{given ? *given : *last};
+  sizes.insert(sizes.end(), dense.sizes().begin() + 2, dense.sizes().end());
+  return answer_with(call, at::detail::empty_meta(sizes, dense.scalar_type()));
+}
+
 }  // namespace
 
 RuleList sequence_rules() {
-  return {{"_pack_padded_sequence", &pack_padded_sequence}};
+  return {
+      {"_pack_padded_sequence", &pack_padded_sequence},
+      {"_padded_dense_to_jagged_forward", &jagged_of_padded},
+  };
 }
 
 }  // namespace torchfake

@@ -349,6 +349,18 @@ bool attention(SymbolicCall& call) {
   return true;
 }
 
+// (padded, offsets, total length): one row per element of the sequences.
+bool jagged(SymbolicCall& call) {
+  const Sizes padded = sizes_of(call.tensor(0));
+  if (padded.size() < 2 || call.arg(2).isNone()) {
+    return false;
+  }
+  Sizes sizes{call.integer(2)};
+  sizes.append(padded.begin() + 2, padded.end());
+  call.set_outputs(sizes);
+  return true;
+}
+
 // Element by element over lists: foreach and fused optimizers. The tensors at the same position of every list belong
 // together.
 bool element_by_element(SymbolicCall& call) {
@@ -414,6 +426,7 @@ constexpr Row kRows[] = {
     {"scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_", &scatter},
     {"index_add index_add_ index_copy index_copy_", &index_add},
     {"_scaled_dot_product_flash_attention_for_cpu", &attention},
+    {"_padded_dense_to_jagged_forward", &jagged},
     {"copy_ complex polar masked_fill masked_fill_ _softmax_backward_data _log_softmax_backward_data", &pointwise},
 };
 

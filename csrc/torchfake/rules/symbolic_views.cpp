@@ -380,6 +380,9 @@ bool split_with_sizes(SymbolicCall& call) {
   const Sizes pieces = call.integers(1);
   c10::SymInt sum = 0;
   for (const c10::SymInt& piece : pieces) {
+    if (!guard(piece.sym_ge(0))) {
+      return false;
+    }
     sum = sum + piece;
   }
   return guard(sum.sym_eq(call.tensor(0).sym_size(dim))) && give_pieces(call, dim, pieces);
@@ -423,7 +426,7 @@ constexpr Row kViews[] = {
     {"diagonal", &diagonal, Use::kHintsOnly},
     {"unfold", &unfold, Use::kHintsOnly},
     {"split.Tensor", &split, Use::kHintsOnly},
-    {"split_with_sizes", &split_with_sizes, Use::kHintsOnly},
+    {"split_with_sizes", &split_with_sizes, Use::kView},
     {"unbind.int", &unbind, Use::kView},
 };
 
