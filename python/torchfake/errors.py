@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
+from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 
 from torchfake import _C
 
@@ -32,6 +35,11 @@ __all__ = [
 ]
 
 
+def _theirs(name: str) -> Any:
+    """PyTorch's class of this name, which code that does not know torchfake catches."""
+    return getattr(fake_tensor, name, RuntimeError)
+
+
 class FakeTensorError(RuntimeError):
     """Base class of torchfake's errors. `op` is the operator's name (`aten::nonzero.default`), or empty.
 
@@ -51,13 +59,18 @@ class FakeTensorError(RuntimeError):
         if len(given) != 1:
             raise TypeError(f"{type(self).__name__}: expected one of message, func and reason, got {len(given)}")
         (message,) = given
-        super().__init__(str(message))
+        RuntimeError.__init__(self, str(message))  # PyTorch's classes take other arguments
         if isinstance(message, torch._ops.OpOverload) and not op:
             op = message.name()  # type: ignore[no-untyped-call]
         self.op = op
 
     def __reduce__(self) -> tuple[type[FakeTensorError], tuple[str, str]]:
         return type(self), (str(self), self.op)
+
+    # Not those of PyTorch's classes, which are dataclasses.
+    __eq__ = RuntimeError.__eq__
+    __hash__ = RuntimeError.__hash__
+    __repr__ = RuntimeError.__repr__
 
     @property
     def reason(self) -> str:
@@ -79,7 +92,7 @@ class DataAccessError(FakeTensorError):
     """The data of a fake tensor was accessed: `data_ptr()`, `numpy()`."""
 
 
-class DataDependentOutputException(FakeTensorError):
+class DataDependentOutputException(FakeTensorError, _theirs("DataDependentOutputException")):  # type: ignore[misc]
     """The result of an operator is an unknown value: `item()`, `bool(t)`, `torch.equal`."""
 
 
@@ -93,15 +106,15 @@ class UnknownValuesError(DataAccessError, DataDependentOutputException):
         return func
 
 
-class DynamicOutputShapeException(FakeTensorError):
+class DynamicOutputShapeException(FakeTensorError, _theirs("DynamicOutputShapeException")):  # type: ignore[misc]
     """The shape of a result depends on unknown values: `nonzero`, `unique`, `x[mask]`."""
 
 
-class UnsupportedOperatorException(FakeTensorError):
+class UnsupportedOperatorException(FakeTensorError, _theirs("UnsupportedOperatorException")):  # type: ignore[misc]
     """No kernel, rule or decomposition can compute what the operator returns."""
 
 
-class UnsupportedFakeTensorException(FakeTensorError):
+class UnsupportedFakeTensorException(FakeTensorError, _theirs("UnsupportedFakeTensorException")):  # type: ignore[misc]
     """A tensor that cannot be faked: nested, MKL-DNN."""
 
 
@@ -112,8 +125,36 @@ class FakeArgumentError(UnsupportedFakeTensorException, ValueError, AssertionErr
     """
 
 
-class DeviceMismatchError(FakeTensorError):
-    """Two inputs of one operator claim different devices."""
+class DeviceMismatchError(FakeTensorError, _theirs("FakeTensorDeviceMismatchError")):  # type: ignore[misc]
+    """Two inputs of one operator claim different devices: `common_device` and `device`, if both are known.
+
+    PyTorch's arguments are accepted too: the operator and the two devices.
+    """
+
+    def __init__(
+        self,
+        message: str | torch._ops.OpOverload | None = None,
+        op: str | torch.device = "",
+        device: torch.device | None = None,
+        *,
+        func: torch._ops.OpOverload | None = None,
+        common_device: torch.device | None = None,
+    ) -> None:
+        if isinstance(op, torch.device):
+            common_device, op = op, ""
+        func = message if isinstance(message, torch._ops.OpOverload) else func
+        if func is not None and common_device is not None:
+            message = (
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{common_device} and {device}!"
+            )
+            super().__init__(message, func.name())  # type: ignore[no-untyped-call]
+        else:
+            super().__init__(message, op, func=None if func is message else func)
+            found = re.search(r"two different devices (\S+), ([\w:]*\w)", str(self))
+            common_device, device = (torch.device(each) for each in found.groups()) if found else (None, None)
+        self.common_device = common_device
+        self.device = device
 
 
 FakeTensorDeviceMismatchError = DeviceMismatchError
@@ -124,7 +165,7 @@ class RealTensorError(FakeTensorError, AssertionError):
     """Real tensors and fakes are mixed in a way that the mode does not allow. PyTorch raises an `AssertionError`."""
 
 
-class MetadataMismatchError(FakeTensorError):
+class MetadataMismatchError(FakeTensorError, _theirs("MetadataMismatchError")):  # type: ignore[misc]
     """A cached result differs from the kernel's, or a fake result from the real one."""
 
 
@@ -143,7 +184,7 @@ class StandInLimitError(DataDependentOutputException):
     """One line read unknown values 10,000 times in a row, in a mode with stand-ins."""
 
 
-class UnsupportedMutationAliasingException(FakeTensorError):
+class UnsupportedMutationAliasingException(FakeTensorError, _theirs("UnsupportedMutationAliasingException")):  # type: ignore[misc]
     """An operator without a fake implementation writes to an argument, or returns a view, undeclared by its schema."""
 
 

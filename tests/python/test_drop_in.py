@@ -3,12 +3,14 @@
 import gc
 import inspect
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -22,6 +24,7 @@ from torchfake import (
     FakeArgumentError,
     FakeTensor,
     FakeTensorConfig,
+    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     MetadataMismatchError,
     MixedModesError,
@@ -208,6 +211,29 @@ def test_an_exception_is_built_from_the_operator(kind: type[torchfake.FakeTensor
     assert error.func is func and str(error) == "aten.nonzero.default"
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind and again.func is func
+
+
+def test_what_pytorchs_classes_catch_is_caught() -> None:
+    raised: dict[str, Callable[[], Any]] = {
+        "DynamicOutputShapeException": lambda: torch.rand(3).nonzero(),
+        "DataDependentOutputException": lambda: torch.rand(()).item(),
+        "UnsupportedFakeTensorException": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "FakeTensorDeviceMismatchError": lambda: torch.ones(2) + torch.ones(2, device="cuda"),
+    }
+    for name, call in raised.items():
+        with FakeTensorMode(), pytest.raises(getattr(fake_tensor, name)) as error:
+            call()
+        assert isinstance(error.value, getattr(torchfake, name)) and hash(error.value) and error.value != Exception()
+        assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_device_mismatch_names_both_devices() -> None:
+    with FakeTensorMode(), pytest.raises(FakeTensorDeviceMismatchError) as raised:
+        torch.ones(2) + torch.ones(2, device="cuda")
+    made = FakeTensorDeviceMismatchError(torch.ops.aten.add.Tensor, torch.device("cpu"), torch.device("cuda:0"))
+    for error in (raised.value, made):
+        assert (error.common_device, error.device) == (torch.device("cpu"), torch.device("cuda:0"))
+        assert error.func is torch.ops.aten.add.Tensor and "on the same device, but found" in str(error)
 
 
 def test_exceptions_take_the_keywords_of_pytorchs() -> None:
