@@ -53,6 +53,7 @@ OPERATORS: dict[str, Callable[[Any], Tensor]] = {
     "a decomposition": lambda n: torch.linalg.svd(torch.empty(n, 3, 3))[0],
     "bags of embeddings": lambda n: F.embedding_bag(torch.zeros(n, 4, dtype=torch.long), torch.empty(10, 8)),
     "pixels": lambda n: F.pixel_shuffle(torch.empty(n, 4, 3, 3), 2),
+    "lists of tensors": lambda n: torch._foreach_mul([torch.empty(n, 3)], 2.0)[0],
     "safe softmax": lambda n: torch.ops.aten._safe_softmax(torch.empty(n, 3), -1),
     "fused attention": lambda n: attention(torch.empty(n, 2, 8, 16, device="cuda")),
     "a gradient of a weight": gradient_of_convolution,
@@ -100,6 +101,15 @@ def test_a_view_shares_the_storage_of_what_has_symbols() -> None:
     for view in (windows, complex_view):
         assert view._is_view() and view.untyped_storage()._cdata == x.untyped_storage()._cdata
     assert complex_view.dtype == torch.complex64
+
+
+def test_lists_are_written_without_a_guard() -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        x = torch.empty(env.create_unbacked_symint(), 3)
+        version = x._version
+        torch._foreach_add_([x], 1.0)
+    assert x._version > version and str(x.shape[0]) == "u0"
 
 
 def test_a_number_of_views_is_no_example() -> None:

@@ -240,15 +240,15 @@ class KernelsOnSymbols {
   std::exception_ptr failure_;
 };
 
-// Returns whether the operator's rule for views or a kernel applied. Throws if none did and a symbol has no hint.
-bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule view_rule, Answer answer) {
+// Returns whether the operator's own rule or a kernel applied. Throws if none did and a symbol has no hint.
+bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule own_rule, Answer answer) {
   std::optional<HintCall> numbers(std::in_place, call, HintCall::StandIns::kOwnStorages);
   KernelsOnSymbols kernels(call, mode);
   const bool has_examples = numbers->has_examples();
   // How many views an example gives says nothing.
-  const bool has_view_rule = view_rule != nullptr &&
-      !(has_examples && call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType);
-  if (has_examples && !has_view_rule) {
+  const bool has_own_rule = own_rule != nullptr &&
+      !(has_examples && call.traits.is_view && call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType);
+  if (has_examples && !has_own_rule) {
     for (const KernelsOnSymbols::Kernel kernel : KernelsOnSymbols::kAll) {
       if (kernels.run(kernel)) {
         break;
@@ -257,9 +257,9 @@ bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule view_rule, 
     numbers.emplace(call, HintCall::StandIns::kOwnStorages);  // examples consistent with what the kernel recorded
   }
   run_with(*numbers, call, mode, answer);
-  if (has_view_rule) {
+  if (has_own_rule) {
     NumberResults results(call, *numbers);
-    if (view_rule(results.symbolic) && results.fit()) {
+    if (own_rule(results.symbolic) && results.fit()) {
       results.give();
       return true;
     }
@@ -305,8 +305,9 @@ void example_call(Call& call, const ModePtr& mode, Answer answer) {
       answer_by_rule(call, mode, rules.rule, answer)) {
     return;
   }
-  const bool is_fresh_view = call.traits.is_view && !call.traits.mutates;
-  if (!call.traits.has_out && answer_by_kernels(call, mode, is_fresh_view ? rules.rule : nullptr, answer)) {
+  // Kernels read sizes of views and of lists as numbers.
+  const bool is_preferred = (call.traits.is_view && !call.traits.mutates) || call.traits.is_foreach;
+  if (!call.traits.has_out && answer_by_kernels(call, mode, is_preferred ? rules.rule : nullptr, answer)) {
     return;
   }
   answer_specialised(call, mode, answer);
