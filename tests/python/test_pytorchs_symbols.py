@@ -152,3 +152,11 @@ def test_symbols_that_a_pass_makes_again_equal_those_before() -> None:
     FakeTensorProp(graph, mode).propagate(value)
     assert len(node.meta["unbacked_bindings"]) == 1
     assert statically_known_true(node.meta["val"].shape[0] == before)
+
+
+def test_real_values_go_before_symbols() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv(), propagate_real_tensors=True)
+    real = torch.arange(16.0).view(1, 1, 4, 4)
+    with mode:
+        result: Any = F.max_pool2d(mode.from_tensor(real), 2)
+    assert result.real_tensor.tolist() == F.max_pool2d(real, 2).tolist()

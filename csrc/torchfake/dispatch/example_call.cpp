@@ -245,6 +245,9 @@ bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule own_rule, A
   std::optional<HintCall> numbers(std::in_place, call, HintCall::StandIns::kOwnStorages);
   KernelsOnSymbols kernels(call, mode);
   const bool has_examples = numbers->has_examples();
+  if (!has_examples && mode->options.propagate_real_tensors) {
+    return false;  // real values have the sizes of the hints
+  }
   // How many views an example gives says nothing.
   const bool has_own_rule = own_rule != nullptr &&
       !(has_examples && call.traits.is_view && call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType);
