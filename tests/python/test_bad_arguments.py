@@ -113,6 +113,24 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "the gradient of batch_norm of two dtypes": lambda: aten.native_batch_norm_backward(
         doubled(2, 3), R(2, 3), R(3), None, None, R(3), R(3), True, 1e-5, [True] * 3
     )[0],
+    "packed sequences whose sizes are a matrix": lambda: aten._pad_packed_sequence(R(4, 2), whole(2, 2), True, 0.0, 0)[
+        0
+    ],
+    "batch_norm with a running mean alone": lambda: aten.native_batch_norm(
+        R(9, 2, 9), None, None, R(2), None, True, 0.1, 1e-5
+    )[0],
+    "multi_margin_loss into another dtype": lambda: aten.multi_margin_loss.out(
+        R(9, 9), whole(9), out=torch.empty(0).double()
+    ),
+    "the gradient of multi_margin_loss into another dtype": lambda: aten.multi_margin_loss_backward.grad_input(
+        R(()), R(9, 9), whole(9), 1, 1, grad_input=torch.empty(0).double()
+    ),
+    "multilabel_margin_loss into another dtype": lambda: aten.multilabel_margin_loss.out(
+        R(9, 9), whole(9, 9), out=torch.empty(0).double()
+    ),
+    "the fallback of grid_sample for doubles": lambda: aten._grid_sampler_2d_cpu_fallback_backward(
+        R(1, 4, 2, 2), doubled(1, 4, 9, 9), doubled(1, 2, 2, 2), 1, 2, False
+    )[0],
     "packed sequences of no steps": lambda: aten._pad_packed_sequence(R(3), torch.empty(0).long(), False, 0.0, 0)[0],
     "flash attention with dropout on the CPU": lambda: aten._scaled_dot_product_flash_attention_for_cpu(
         R(2, 2, 3, 8), R(2, 2, 3, 8), R(2, 2, 3, 8), 0.5
@@ -210,6 +228,15 @@ ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "a product of nothing": lambda: torch.mm(R(0, 3), R(3, 2)),
     "a difference that a number makes float": lambda: torch.ones(3, dtype=torch.uint16) - 1.5,
     "a gradient of hardswish beside integers": lambda: aten.hardswish_backward(doubled(3), whole(3)),
+    "multi_margin_loss of nothing into another dtype": lambda: aten.multi_margin_loss.out(
+        R(0, 3), whole(0), out=torch.empty(0).double()
+    ),
+    "the fallback of grid_sample": lambda: aten._grid_sampler_2d_cpu_fallback(
+        R(1, 4, 9, 9), R(1, 2, 2, 2), 1, 2, False
+    ),
+    "the gradient of the fallback of grid_sample": lambda: aten._grid_sampler_2d_cpu_fallback_backward(
+        R(1, 4, 2, 2), R(1, 4, 9, 9), R(1, 2, 2, 2), 1, 2, False
+    )[0],
     "a quotient of complex numbers that is not rounded": lambda: torch.div(
         complex_of(3), complex_of(3), rounding_mode=None
     ),

@@ -16,6 +16,7 @@ from torchfake import (
     DataDependentOutputException,
     FakeTensorMode,
     UnsupportedOperatorException,
+    to_fake,
 )
 
 
@@ -194,6 +195,16 @@ def test_unknown_batch_sizes_on_a_card_are_refused() -> None:
 def test_batch_sizes_have_to_be_a_row_of_integers(sizes: Tensor) -> None:
     with fake_mode(), pytest.raises(RuntimeError, match="expected batch sizes in a row of int64"):
         torch.ops.aten._pad_packed_sequence(R(5, 2), sizes, False, 0.0, 4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_real_batch_sizes_go_with_fake_sequences(device: str) -> None:
+    sizes = torch.tensor([2, 1, 1])
+    padded, lengths = torch.ops.aten._pad_packed_sequence(to_fake(R(4, 2), device), sizes, True, 0.0, -1)
+    assert padded.device.type == device and padded.shape == (2, 3, 2) and lengths.tolist() == [3, 1]
+    with fake_mode(), torch.device(device):
+        out, (hidden, _) = torch.nn.LSTM(2, 3)(torch.nn.utils.rnn.PackedSequence(R(4, 2), sizes))
+    assert out.data.shape == (4, 3) and hidden.shape == (1, 2, 3) and out.data.device.type == device
 
 
 def test_weights_of_samples_go_with_sums_alone() -> None:

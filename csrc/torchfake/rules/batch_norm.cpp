@@ -74,6 +74,9 @@ ThreeTensors native_batch_norm(
     const OptTensor& running_mean,
     const OptTensor& running_var,
     bool training) {
+  TORCH_CHECK_VALUE(
+      value(running_mean).defined() == value(running_var).defined(),
+      "running_mean and running_var must either both be None or neither be None");
   return batch_norm(
       input,
       value(weight),

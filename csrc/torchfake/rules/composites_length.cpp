@@ -1,7 +1,6 @@
 // Rules for decompositions that read lengths: of sequences, of their packed form, of the parts of a tensor.
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_ctc_loss.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -112,7 +111,7 @@ bool pad_packed_sequence(const Call& call) {
   std::vector<int64_t> sizes = data.sizes().vec();
   sizes[0] = steps[0];
   sizes.insert(sizes.begin(), std::max(longest, total_length));
-  at::Tensor padded = at::full(sizes, padding_value, data.options());
+  at::Tensor padded = data.new_full(sizes, padding_value);  // on the CPU outside of a mode as well
   std::vector<int64_t> lengths(steps[0], 0);
   for (int64_t step = 0, offset = 0; step < longest; offset += steps[step], ++step) {
     padded.select(0, step).narrow(0, 0, steps[step]).copy_(data.narrow(0, offset, steps[step]));

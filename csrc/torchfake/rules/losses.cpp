@@ -125,6 +125,29 @@ at::Tensor multi_margin_loss(
   return each ? empty({frames}, self.scalar_type()) : empty({}, self.scalar_type());
 }
 
+// The margin losses write through a pointer of the input's dtype, unless there is nothing to write.
+OutDtype margin_dtype(const at::Tensor& like_input) {
+  return like_input.numel() > 0 ? OutDtype::kSame : OutDtype::kCastable;
+}
+
+void write_margins(const OutRule::Tensors& outs, const OutRule::Tensors& results) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    write_out(outs[i], results[i], margin_dtype(results.back()));
+  }
+}
+
+at::Tensor& multi_margin_loss_out(
+    const at::Tensor& self,
+    const at::Tensor& target,
+    const at::Scalar& p,
+    const at::Scalar& margin,
+    const OptTensor& weight,
+    int64_t reduction,
+    at::Tensor& out) {
+  write_out(out, multi_margin_loss(self, target, p, margin, weight, reduction), margin_dtype(self));
+  return out;
+}
+
 at::Tensor backward_of_first(const at::Tensor& /*grad_output*/, const at::Tensor& self) {
   return contiguous_like(self);
 }
@@ -182,11 +205,11 @@ KernelList loss_kernels() {
       kernel<ops::nll_loss2d_backward, &nll_loss2d_backward>(),
       out_form<ops::nll_loss2d_backward_grad_input, ops::nll_loss2d_backward>(&write_contiguous),
       kernel<ops::multi_margin_loss, &multi_margin_loss>(),
-      out_form<ops::multi_margin_loss_out, ops::multi_margin_loss>(),
+      kernel<ops::multi_margin_loss_out, &multi_margin_loss_out>(),
       kernel<ops::multi_margin_loss_backward, &backward_of_first>(),
-      out_form<ops::multi_margin_loss_backward_grad_input, ops::multi_margin_loss_backward>(),
-      out_form<ops::multilabel_margin_loss_forward_output, ops::multilabel_margin_loss_forward>(),
-      out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(),
+      out_form<ops::multi_margin_loss_backward_grad_input, ops::multi_margin_loss_backward>(&write_margins),
+      out_form<ops::multilabel_margin_loss_forward_output, ops::multilabel_margin_loss_forward>(&write_margins),
+      out_form<ops::multilabel_margin_loss_backward_grad_input, ops::multilabel_margin_loss_backward>(&write_margins),
       kernel<ops::multilabel_margin_loss_forward, &multilabel_margin_loss>(),
       kernel<ops::multilabel_margin_loss_backward, &multilabel_margin_loss_backward>(),
       kernel<ops::mse_loss_backward, &mse_backward>(),

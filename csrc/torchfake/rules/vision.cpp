@@ -40,6 +40,31 @@ std::tuple<at::Tensor, at::Tensor> grid_sampler_backward(
   return {output_mask[0] ? contiguous_like(input) : at::Tensor(), contiguous_like(grid)};
 }
 
+// The fallbacks that the CPU has for images whose offsets take more than 32 bits read floats alone.
+void check_for_fallback(const at::Tensor& input, const at::Tensor& grid, const at::Tensor& grad_output = {}) {
+  at::native::check_grid_sampler_common(input, grid);
+  at::native::check_grid_sampler_2d(input, grid);
+  for (const at::Tensor& tensor : {input, grid, grad_output}) {
+    TORCH_CHECK(
+        input.numel() == 0 || grid.numel() == 0 || !tensor.defined() || tensor.scalar_type() == c10::kFloat,
+        "expected scalar type Float but found ",
+        c10::toString(tensor.scalar_type()));
+  }
+}
+
+at::Tensor grid_sampler_fallback(const at::Tensor& input, const at::Tensor& grid) {
+  check_for_fallback(input, grid);
+  return empty({input.size(0), input.size(1), grid.size(1), grid.size(2)}, input.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor> grid_sampler_fallback_backward(
+    const at::Tensor& grad_output,
+    const at::Tensor& input,
+    const at::Tensor& grid) {
+  check_for_fallback(input, grid, grad_output);
+  return {contiguous_like(input), contiguous_like(grid)};
+}
+
 at::Tensor cudnn_grid_sampler(const at::Tensor& input, const at::Tensor& grid) {
   TORCH_CHECK(
       input.scalar_type() == grid.scalar_type(),
@@ -112,6 +137,8 @@ KernelList vision_kernels() {
       kernel<ops::grid_sampler_3d, &grid_sampler_3d>(),
       kernel<ops::cudnn_grid_sampler, &cudnn_grid_sampler>(),
       kernel<ops::cudnn_grid_sampler_backward, &cudnn_grid_sampler_backward>(),
+      kernel<ops::_grid_sampler_2d_cpu_fallback, &grid_sampler_fallback>(),
+      kernel<ops::_grid_sampler_2d_cpu_fallback_backward, &grid_sampler_fallback_backward>(),
       kernel<ops::grid_sampler_2d_backward, &grid_sampler_backward>(),
       kernel<ops::grid_sampler_3d_backward, &grid_sampler_backward>(),
       native_kernel<decltype(grid_sampler_2d), &grid_sampler_2d>("aten::grid_sampler_2d"),
