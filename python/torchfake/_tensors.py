@@ -42,7 +42,8 @@ def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
     if memo is None:
         mode = mode_of(fake)
         if isinstance(mode, FakeTensorMode):
-            nested_tensor._tensor_symint_registry[fake] = mode.create_symbolic_nested_int()
+            made = nested_tensor._tensor_symint_registry  # PyTorch's, by offsets: a table to fill, no name to replace
+            made[fake] = mode.create_symbolic_nested_int()
         memo = nested_tensor.get_tensor_symint(fake)  # type: ignore[no-untyped-call]
     return memo * coeff
 
