@@ -95,6 +95,9 @@ void bind_devices(pybind11::module_& module) {
   set_absent_device_hook(&raise_as_uninitialised);
   static const RegisterChange initialisation(
       Span::kWhileFakes, {[] { set_initialisation(false); }, [] { set_initialisation(true); }});
+  // Fakes may outlive a deactivation, and with them their guards; Python's errors come back at once.
+  static const RegisterChange initialisation_again(
+      Span::kOnceActive, {[] { set_initialisation(!fakes_exist()); }, [] { set_initialisation(true); }});
   static const RegisterChange initialisation_of_others(
       Span::kWhileEntered, {[] { set_initialisation_of_others(false); }, [] { set_initialisation_of_others(true); }});
   module.def("is_absent", [](const std::string& type) { return is_absent(type_named(type)); }, pybind11::arg("type"));

@@ -211,6 +211,17 @@ def test_after_uninstall_fakes_are_not_usable_and_a_mode_brings_everything_back(
     assert (x + 1).device.type == "cuda"
 
 
+def test_after_uninstall_a_leaf_on_a_claimed_device_is_refused_and_the_process_goes_on() -> None:
+    with fake_mode():
+        x = torch.ones(2, device="cuda", requires_grad=True)
+    torchfake.uninstall()
+    with pytest.raises(NotImplementedError, match="Fake"):
+        x.sum()
+    with fake_mode():
+        x.sum().backward()
+    assert x.grad is not None and x.grad.device.type == "cuda"
+
+
 def test_a_mode_made_before_uninstall_makes_fakes_after_it() -> None:
     mode = FakeTensorMode()
     mode.from_tensor(torch.ones(2))

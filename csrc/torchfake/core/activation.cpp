@@ -75,7 +75,8 @@ std::unique_lock<std::mutex> lock_first() {
 
 // Requires the mutex.
 void update_spans(Activation& state) {
-  state.list(Span::kWhileFakes).hold(state.used > 0 && is_active());
+  // Also when deactivated: autograd ends the process if a fake that it is given claims a device without a guard.
+  state.list(Span::kWhileFakes).hold(state.used > 0);
   state.list(Span::kWhileEntered).hold(state.entered > 0 && is_active());
   g_fakes_exist.store(state.used > 0, std::memory_order_release);
 }
