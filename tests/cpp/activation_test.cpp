@@ -82,9 +82,19 @@ TEST(Activation, AModeOfBeforeWorksAfterDeactivating) {
     FakeMode entered(mode);
   }
   ASSERT_TRUE(deactivate());
-  EXPECT_FALSE(has_guard());
+  EXPECT_FALSE(has_fake_kernel());
   FakeMode entered(mode);
   EXPECT_TRUE(is_fake(torch::ones({2}) + 1));
+}
+
+TEST(Activation, AFakeKeepsTheGuardOfItsDeviceAfterDeactivating) {
+  ASSERT_FALSE(fakes_exist()) << "another test has left a fake behind";
+  at::Tensor leaf = to_fake(torch::ones({2}), kCuda0).set_requires_grad(true);
+  ASSERT_TRUE(deactivate());
+  EXPECT_TRUE(has_guard());
+  EXPECT_THROW(leaf.sum(), c10::Error);
+  leaf = at::Tensor();
+  EXPECT_FALSE(has_guard());
 }
 
 TEST(Activation, ChangesAreInstalledInOrderAndRemovedInReverse) {
