@@ -264,6 +264,8 @@ REARRANGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "padding": lambda rows: F.pad(rows, (1, 2)),
     "slice_scatter": lambda rows: rows.slice_scatter(rows[:, 1:], 1, 1),
     "select_scatter": lambda rows: rows.select_scatter(rows[:, 0], 1, 1),
+    "one_hot": lambda rows: F.one_hot(rows[:, 0].long(), 8),
+    "a piece": lambda rows: rows.split([1, rows.shape[0] - 1])[1],
 }
 
 

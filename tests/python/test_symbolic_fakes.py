@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +228,36 @@ def test_symbolic_fakes_are_resized_in_place() -> None:
     assert env.guards_hold({"batch": 5, "n": 40}) and not env.guards_hold({"batch": 50, "n": 40})
     x.resize_(5)
     assert tuple(x.shape) == (5,) and str(x.untyped_storage().nbytes()) == "8*n"
+
+
+def test_a_tensor_is_set_to_a_symbolic_storage_and_back() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = symbolic_inputs(mode, {"batch": 4, "seq": 7})[0]
+    with mode:
+        y = torch.empty(3)
+        version = y._version
+        assert str(y.set_(x[:, 0]).shape) == "torch.Size([batch, 12])" and y._version == version + 1
+        assert y.untyped_storage()._cdata == x.untyped_storage()._cdata
+        assert str(y.set_(x.untyped_storage(), 12, (x.shape[1],), (2,)).shape) == "torch.Size([seq])"
+        assert (str(y.stride()), y.storage_offset()) == ("(2,)", 12)
+        assert str(y.set_(x.untyped_storage()).shape) == "torch.Size([12*batch*seq])"
+        assert y.set_(torch.ones(2, 5)).shape == (2, 5) and x.clone().set_().shape == (0,)
+        with pytest.raises(RuntimeError, match="type"):
+            torch.ones(3, dtype=torch.int64).set_(x)
+    assert env.guards_hold({"batch": 5, "seq": 8})
+
+
+def test_copies_keep_symbols() -> None:
+    env = ShapeEnv()
+    x = symbolic_inputs(FakeTensorMode(shape_env=env), {"batch": 4, "seq": 7})[0]
+    file = io.BytesIO()
+    torch.save({"x": x.transpose(0, 1)}, file)
+    file.seek(0)
+    copies = [copy.deepcopy(x.transpose(0, 1)), copy.copy(x.transpose(0, 1)), torch.load(file, weights_only=False)["x"]]
+    assert [str(each.shape) for each in copies] == ["torch.Size([seq, batch, 12])"] * 3
+    assert {str(each.stride()) for each in copies} == {"(12, 12*seq, 1)"}
+    assert env.guards_hold({"batch": 5, "seq": 8})
 
 
 def test_storages_have_the_bytes_of_the_expression() -> None:

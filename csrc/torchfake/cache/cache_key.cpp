@@ -80,7 +80,7 @@ void CacheKey::add_tensor(const OpTraits& traits, const TensorArg& arg) {
       add_tensor(traits.reads_storage, tensor, arg.fake != nullptr, device, tensor.sizes(), tensor.strides().data());
   if (traits.reads_storage) {
     words[0] = static_cast<uint64_t>(tensor.storage_offset());
-    words[1] = tensor.has_storage() ? tensor.unsafe_storage().nbytes() : 0;
+    words[1] = tensor.has_storage() ? bytes_now(*tensor.unsafe_storage().unsafeGetStorageImpl()) : 0;
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchfake/core/call.h>
+#include <torchfake/core/symbolic_bytes.h>
 
 namespace torchfake {
 
@@ -164,7 +165,7 @@ inline void CacheKey::add_plain_fake(const OpTraits& traits, const FakeTensorImp
   if (traits.reads_storage) {
     const c10::StorageImpl* storage = fake.storage_impl();
     words[0] = static_cast<uint64_t>(fake.storage_offset());
-    words[1] = storage == nullptr ? 0 : storage->nbytes();
+    words[1] = storage == nullptr ? 0 : bytes_now(*storage);
   }
 }
 

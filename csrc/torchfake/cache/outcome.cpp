@@ -131,7 +131,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   if (const FakeTensorImpl* fake = as_fake(&impl); fake != nullptr && fake->has_plain_geometry()) {
     recipe.geometry = fake->geometry();
   }
-  recipe.nbytes = impl.has_storage() ? impl.unsafe_storage().nbytes() : 0;
+  recipe.nbytes = impl.has_storage() ? bytes_now(*impl.unsafe_storage().unsafeGetStorageImpl()) : 0;
   recipe.is_wrapped_number = impl.is_wrapped_number();
   recipe.version = recipe.kind == OutputRecipe::Kind::kFresh ? version_of(impl) : 0;
   return recipe;
@@ -310,7 +310,7 @@ void resize_storages(const Outcome& outcome, c10::ArrayRef<TensorArg> tensors) {
         continue;
       }
       c10::StorageImpl* storage = storage_of(*tensors[change.input].impl);
-      const size_t before = storage == nullptr ? geometry->nbytes : storage->nbytes();
+      const size_t before = storage == nullptr ? geometry->nbytes : bytes_now(*storage);
       if (before != geometry->nbytes) {
         resize_storage(storage, geometry->nbytes);
         resized.emplace_back(storage, before);

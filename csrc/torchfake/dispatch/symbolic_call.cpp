@@ -11,6 +11,7 @@
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/miss.h>
 #include <torchfake/dispatch/placeholder_call.h>
+#include <torchfake/dispatch/replaced_storage.h>
 #include <torchfake/dispatch/specialised_call.h>
 #include <torchfake/dispatch/symbolic_outcome.h>
 #include <torchfake/symbolic/errors.h>
@@ -43,7 +44,9 @@ bool has_symbols(const Call& call) {
   }
   for (size_t i = 0; i < call.num_args(); ++i) {
     const c10::IValue& value = call.arg(i);
-    if (call.traits.args[i].kind == ArgKind::kOther && (is_symbolic_number(value) || is_symbolic_list(value))) {
+    const bool is_symbolic = is_symbolic_number(value) || is_symbolic_list(value) ||
+        (value.isStorage() && value.toStorage().sym_nbytes().is_heap_allocated());
+    if (call.traits.args[i].kind == ArgKind::kOther && is_symbolic) {
       return true;
     }
   }
@@ -368,6 +371,9 @@ void symbolic_call(Call& call, const ModePtr& mode, Answer answer) {
     CallContext context;
     context.is_unkeyed = true;
     return fake_impl_call(call, held);
+  }
+  if (call.traits.replaces_storage && replace_storage(call)) {
+    return;
   }
   if (!has_hints_of_ours(call)) {
     return example_call(call, held, answer);

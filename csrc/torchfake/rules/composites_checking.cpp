@@ -20,7 +20,8 @@ namespace ops = at::_ops;
 bool one_hot(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
   const int64_t num_classes = call.arg(1).toInt();
-  if (num_classes < 1 || self.sym_numel() == 0 || self.scalar_type() != c10::kLong) {
+  const bool is_empty = self.sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__);
+  if (num_classes < 1 || is_empty || self.scalar_type() != c10::kLong) {
     return false;
   }
   std::vector<c10::SymInt> sizes = self.sym_sizes().vec();
