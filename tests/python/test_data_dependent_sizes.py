@@ -266,6 +266,20 @@ REARRANGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "select_scatter": lambda rows: rows.select_scatter(rows[:, 0], 1, 1),
     "one_hot": lambda rows: F.one_hot(rows[:, 0].long(), 8),
     "a piece": lambda rows: rows.split([1, rows.shape[0] - 1])[1],
+    "dropout": lambda rows: F.dropout(rows),
+    "a norm": lambda rows: F.normalize(rows, dim=0),
+    "a loss": lambda rows: F.cross_entropy(rows, torch.zeros_like(rows[:, 0]).long(), reduction="none"),
+    "a convolution": lambda rows: F.conv1d(rows.T[None], torch.ones(3, 2, 1)),
+    "a layer": lambda rows: torch.nn.TransformerEncoderLayer(2, 1, 4)(rows),
+    "repeat": lambda rows: rows.repeat(2, 1),
+    "mv": lambda rows: rows.mv(torch.ones(2)),
+    "arange": lambda rows: torch.arange(rows.shape[0]),
+    "diagonal": lambda rows: rows.diagonal(-1),
+    "unfold": lambda rows: rows.unfold(1, 2, 1),
+    "split": lambda rows: rows.split(1, 1)[1],
+    "searchsorted": lambda rows: torch.searchsorted(torch.arange(5.0), rows),
+    "exponential_": lambda rows: rows.clone().exponential_(),
+    "foreach": lambda rows: torch._foreach_add([rows, rows], 1)[1],
 }
 
 

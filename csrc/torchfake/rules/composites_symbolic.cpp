@@ -1,7 +1,9 @@
 // Decompositions that read sizes as numbers, written over symbols. See Note [Sizes read as numbers].
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/native_dropout.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <torchfake/dispatch/symbolic_call.h>
@@ -264,6 +266,24 @@ bool pad_sequence(const Call& call) {
   return true;
 }
 
+// (input, p, train): of a size that only data knows. The decomposition asks whether there are elements.
+bool dropout(const Call& call) {
+  const at::Tensor input = call.arg(0).toTensor();
+  const double p = call.arg(1).toDouble();
+  const c10::SymBool is_empty = input.sym_numel().sym_eq(0);
+  const bool depends_on_data =
+      is_empty.guard_or_true(__FILE__, __LINE__) && !is_empty.guard_or_false(__FILE__, __LINE__);
+  if (!depends_on_data || !call.arg(2).toBool() || !(p > 0 && p < 1) || !input.is_floating_point()) {
+    return false;
+  }
+  if (input.is_cuda()) {
+    answer_with(call, std::get<0>(at::native_dropout(input, p, true)));
+    return true;
+  }
+  answer_with(call, input.mul(at::empty_like(input).bernoulli_(1 - p).div_(1 - p)));
+  return true;
+}
+
 template <CompositeRule kRule, typename Op>
 void rule_over_symbols(torch::Library& library) {
   composite<&over_symbols<kRule>, &of_symbols, Op>(library);
@@ -291,6 +311,7 @@ CompositeList symbolic_composites() {
       &rule_over_symbols<&masked_select_backward, ops::masked_select_backward>,
       &rule_over_symbols<&unsafe_chunk, ops::unsafe_chunk>,
       &rule_over_symbols<&pad_sequence, ops::pad_sequence>,
+      &rule_over_symbols<&dropout, ops::dropout>,
   };
 }
 

@@ -231,16 +231,18 @@ bool line(SymbolicCall& call) {
   return true;
 }
 
-// (start, end, step): of integers alone.
+// (end), (start, end) or (start, end, step): of integers alone.
 bool arange(SymbolicCall& call) {
-  for (size_t i = 0; i < 3; ++i) {
-    if (!call.arg(i).isInt() && !call.arg(i).isSymInt()) {
+  std::array<c10::SymInt, 3> numbers{0, 0, 1};
+  const std::array<const char*, 3> names{"start", "end", "step"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const int arg = call.arg_named(names[i]);
+    if (arg >= 0 && !call.arg(arg).isInt() && !call.arg(arg).isSymInt()) {
       return false;
     }
+    numbers[i] = arg >= 0 ? call.integer(arg) : numbers[i];
   }
-  const c10::SymInt start = call.integer(0);
-  const c10::SymInt end = call.integer(1);
-  const c10::SymInt step = call.integer(2);
+  const auto& [start, end, step] = numbers;
   const std::optional<bool> is_up = decided(step.sym_gt(0));
   if (!is_up) {
     return false;
@@ -306,7 +308,7 @@ constexpr Row kRows[] = {
     {"empty_strided new_empty_strided", &strided_as_asked},
     {"eye eye.m", &square},
     {"randperm", &line},
-    {"arange.start_step", &arange},
+    {"arange. arange.start arange.start_step", &arange},
     {"select_scatter", &select_scatter},
     {"slice_scatter", &slice_scatter},
     {"diagonal_scatter", &diagonal_scatter},

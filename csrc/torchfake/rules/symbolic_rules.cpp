@@ -406,7 +406,8 @@ constexpr Row kRows[] = {
      &reduction},
     {"_softmax _log_softmax cumsum cumprod clone _to_copy empty_like zeros_like ones_like full_like rand_like "
      "randn_like "
-     "randint_like tril triu native_dropout fill_ zero_ normal_ uniform_ bernoulli_.float sort flip roll renorm cummax "
+     "randint_like tril triu native_dropout fill_ zero_ normal_ uniform_ bernoulli_.float exponential_ geometric_ "
+     "cauchy_ log_normal_ random_ bernoulli sort flip roll renorm cummax "
      "cummin logcumsumexp _fft_c2c put put_ index_fill index_fill_",
      &like<0>},
     {"resize_as_", &like<1>},

@@ -365,11 +365,15 @@ bool split(SymbolicCall& call) {
   const int64_t dim = c10::maybe_wrap_dim(call.arg(2).toInt(), self.dim());
   const c10::SymInt piece = call.integer(1);
   const c10::SymInt size = self.sym_size(dim);
-  const auto count = static_cast<int64_t>(call.outputs.size());
-  if (!guard(piece.sym_gt(0)) || !guard(size.sym_gt(piece * (count - 1))) || !guard(size.sym_le(piece * count))) {
+  if (!guard(piece.sym_gt(0))) {
     return false;
   }
-  Sizes pieces(call.outputs.size(), piece);
+  const auto count = call.outputs.empty() ? ((size + piece - 1) / piece).guard_int(__FILE__, __LINE__)
+                                          : static_cast<int64_t>(call.outputs.size());
+  if (!guard(size.sym_gt(piece * (count - 1))) || !guard(size.sym_le(piece * count))) {
+    return false;
+  }
+  Sizes pieces(static_cast<size_t>(count), piece);
   pieces.back() = size - piece * (count - 1);
   return give_pieces(call, dim, pieces);
 }
@@ -423,9 +427,9 @@ constexpr Row kViews[] = {
     {"as_strided as_strided_", &as_strided, Use::kView},
     {"view_as_real", &view_as_real, Use::kHintsOnly},
     {"view_as_complex", &view_as_complex, Use::kHintsOnly},
-    {"diagonal", &diagonal, Use::kHintsOnly},
-    {"unfold", &unfold, Use::kHintsOnly},
-    {"split.Tensor", &split, Use::kHintsOnly},
+    {"diagonal", &diagonal, Use::kView},
+    {"unfold", &unfold, Use::kView},
+    {"split.Tensor", &split, Use::kView},
     {"split_with_sizes", &split_with_sizes, Use::kView},
     {"unbind.int", &unbind, Use::kView},
 };
