@@ -352,6 +352,15 @@ def test_divisions_are_simplified() -> None:
     assert str(6 * a % 4) == "2*(a % 2)"
 
 
+def test_a_number_is_its_quotient_and_its_remainder() -> None:
+    env, numbers = make_env({"a": 6, "b": 10})
+    a, b = numbers["a"], numbers["b"]
+    guards = len(env.guards)
+    assert a == 2 * (a // 2) + a % 2 and a * b - a * b % 3 == a * b // 3 * 3
+    assert not a % 4 > a and a - a % 2 <= a and (a + -a % 4) % 4 == 0
+    assert len(env.guards) == guards
+
+
 def test_floats_follow_pythons_rules() -> None:
     env = ShapeEnv()
     n, x = env.create_symint(7, "n"), env.create_symfloat(2.5, "x")

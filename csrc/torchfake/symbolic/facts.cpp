@@ -262,6 +262,25 @@ std::optional<bool> ShapeEnv::known_comparison(ExprPtr expr) {
   return range.low == 0 && range.high == 0 ? std::optional(expr->op == Op::kEq) : std::nullopt;
 }
 
+namespace {
+
+// Writes remainders p % k as p - k*(p//k): s is 2*(s//2) + s % 2.
+ExprPtr without_remainders(ExprPool& pool, ExprPtr expr) {
+  constexpr int64_t kMostDivisor = int64_t{1} << 20;  // far from overflow
+  return pool.substitute(expr, [&](ExprPtr part) -> ExprPtr {
+    if (part->op != Op::kMod || part->args[1]->op != Op::kInt) {
+      return nullptr;
+    }
+    const ExprPtr divisor = part->args[1];
+    if (divisor->number < 2 || divisor->number > kMostDivisor) {
+      return nullptr;
+    }
+    return pool.sub(part->args[0], pool.mul(divisor, pool.floordiv(part->args[0], divisor)));
+  });
+}
+
+}  // namespace
+
 std::optional<bool> ShapeEnv::known(ExprPtr expr) {
   if (expr->op == Op::kBool) {
     return expr->number != 0;
@@ -276,7 +295,13 @@ std::optional<bool> ShapeEnv::known(ExprPtr expr) {
       if (facts_.count(pool_.logical_not(expr)) != 0) {
         return false;
       }
-      return known_comparison(expr);
+      if (const std::optional<bool> answer = known_comparison(expr)) {
+        return answer;
+      }
+      if (const ExprPtr divided = without_remainders(pool_, expr); divided != expr) {
+        return known(divided);
+      }
+      return std::nullopt;
     case Op::kAnd:
     case Op::kOr: {
       const bool absorbing = expr->op == Op::kOr;
