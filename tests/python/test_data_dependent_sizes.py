@@ -303,6 +303,18 @@ def test_checks_for_invalid_values_take_symbolic_sizes_without_a_guard(dtype: to
         assert str(torch.isfinite(rows).shape[0]) == "u0"
 
 
+def test_examples_satisfy_what_is_asserted_about_symbols_together() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.ones(3, 5), dynamic={1: "width"}).requires_grad_()
+    start = mode.from_tensor(torch.tensor(2))
+    with mode:
+        part = x.narrow(1, start, 2)
+        (gradient,) = torch.autograd.grad(part.sum(), x)
+    assert part.shape == (3, 2) and str(gradient.shape) == "torch.Size([3, width])"
+    assert "u0 + width >= 0 and u0 <= width" in [str(each) for each in env.runtime_assertions]
+
+
 def test_symbols_go_before_stand_ins() -> None:
     env = ShapeEnv()
     with fake_mode(shape_env=env, unknown="stand-in"):

@@ -81,7 +81,8 @@ void ShapeEnv::rename_unbacked(ExprPtr symbol, ExprPtr earlier) {
 
 std::optional<Value> ShapeEnv::example(ExprPtr expr) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
-  return torchfake::evaluate(for_decision(expr), [&](uint32_t index) -> std::optional<Value> {
+  ska::flat_hash_map<uint32_t, int64_t> chosen;
+  const auto value_of = [&](uint32_t index) -> std::optional<Value> {
     const ExprPtr symbol = pool_.symbol(index);
     if (symbol->has_hint) {
       return symbol->hint;
@@ -89,9 +90,38 @@ std::optional<Value> ShapeEnv::example(ExprPtr expr) {
     if (symbol->type == ValueType::kFloat) {
       return Value::of(0.5);
     }
+    if (const auto found = chosen.find(index); found != chosen.end()) {
+      return Value::of(found->second);
+    }
     const Range bounds = range_of(symbol);
     return Value::of(std::clamp(kExample, bounds.low, bounds.high));
-  });
+  };
+  const auto is_violated = [&](const Guard& assertion) {
+    const std::optional<Value> value = torchfake::evaluate(assertion.expr, value_of);
+    return value && value->integer == 0;
+  };
+  // What is asserted about symbols together, such as u0 + 2 <= s0, may take smaller examples.
+  for (size_t i = 0; i < assertions_.size(); ++i) {
+    const auto holds_so_far = [&] {
+      const auto end = assertions_.begin() + static_cast<ptrdiff_t>(i) + 1;
+      return std::none_of(assertions_.begin(), end, is_violated);
+    };
+    for (const uint32_t index : assertions_[i].expr->symbols) {
+      const ExprPtr symbol = pool_.symbol(index);
+      if (symbol->has_hint || symbol->type != ValueType::kInt || !is_violated(assertions_[i])) {
+        continue;
+      }
+      const Range bounds = range_of(symbol);
+      for (const int64_t candidate : {2, 3, 1, 0, 4, 5, 6, 16}) {
+        chosen[index] = std::clamp<int64_t>(candidate, bounds.low, bounds.high);
+        if (holds_so_far()) {
+          break;
+        }
+        chosen.erase(index);
+      }
+    }
+  }
+  return torchfake::evaluate(for_decision(expr), value_of);
 }
 
 }  // namespace torchfake
