@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchfake import DynamicShapesError, ShapeEnv, _symbolic
+from torchfake import DynamicShapesError, ShapeEnv, UnbackedSymbolError, _symbolic
 
 NAMES = ("a", "b", "c")
 # Some thousands of cases in all; `--hypothesis-profile thorough` runs some hundred thousands.
@@ -180,7 +180,11 @@ def test_what_is_known_follows_from_the_guards(
         if symbolic is None or expected is None:
             return
         before = len(env.guards)
-        answer = bool(symbolic)
+        try:
+            answer = bool(symbolic)
+        except UnbackedSymbolError as error:
+            assert "does not fit into 64 bits" in str(error)  # refused, not wrong: an operand is too large at the hints
+            return
         assert answer == expected
         answers.append((tree, answer, len(env.guards) > before))
     if any(value_of(tree, values) is None for tree in trees):
