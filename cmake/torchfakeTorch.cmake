@@ -11,5 +11,7 @@ function(torchfake_add_torch torch_dir)
   target_include_directories(torchfake::torch INTERFACE
     "${torch_dir}/include" "${torch_dir}/include/torch/csrc/api/include")
   target_link_libraries(torchfake::torch INTERFACE "${torch_dir}/lib/libtorch_cpu.so" "${torch_dir}/lib/libc10.so")
+  # Since 2.15, libtorch_cpu.so of a PyTorch with CUDA uses libraries in other packages of Python, which it finds itself.
+  target_link_options(torchfake::torch INTERFACE "LINKER:--allow-shlib-undefined")
   target_compile_features(torchfake::torch INTERFACE cxx_std_20)
 endfunction()
