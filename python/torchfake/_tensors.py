@@ -42,8 +42,7 @@ def _get_nested_int(fake: Tensor, *, coeff: Any = 1) -> Any:
     if memo is None:
         mode = mode_of(fake)
         if isinstance(mode, FakeTensorMode):
-            made = nested_tensor._tensor_symint_registry  # PyTorch's, by offsets: a table to fill, no name to replace
-            made[fake] = mode.create_symbolic_nested_int()
+            nested_tensor._tensor_symint_registry.setdefault(fake, mode.create_symbolic_nested_int())  # type: ignore[no-untyped-call]
         memo = nested_tensor.get_tensor_symint(fake)  # type: ignore[no-untyped-call]
     return memo * coeff
 

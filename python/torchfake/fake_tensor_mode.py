@@ -83,6 +83,14 @@ class _CacheEntries:
         cache.clear_cache()
 
 
+def _unused_nested_int() -> int:
+    """The number of a nested integer that no other has: PyTorch gives one to offsets that it has not seen."""
+    with no_fake_mode():
+        made = nested_tensor.get_tensor_symint(torch.empty(0))  # type: ignore[no-untyped-call]
+    number: int = made.node.nested_int()
+    return number
+
+
 class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """PyTorch's `FakeTensorMode`: tensors created in its scope are fake, and real ones have to be converted first.
 
@@ -344,8 +352,8 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             nt_tensor_id: Its number: equal numbers are equal sizes. By default one that no other nested integer has.
         """
         if nt_tensor_id is None:
-            nt_tensor_id = max(self.nt_tensor_id_counter, nested_tensor._tensor_id_counter)
-            self.nt_tensor_id_counter = nested_tensor._tensor_id_counter = nt_tensor_id + 1
+            nt_tensor_id = _unused_nested_int()
+            self.nt_tensor_id_counter = nt_tensor_id + 1
         number = torch.SymInt(NestedIntNode(nt_tensor_id, 1))  # type: ignore[no-untyped-call]
         if self.shape_env is None or isinstance(self.shape_env, _C.ShapeEnv):
             return number
