@@ -13,6 +13,13 @@ from torchfake.errors import UnknownValuesError
 GIB = 1 << 30
 
 
+def test_a_meta_tensor_leaves_the_accelerator_what_it_was():
+    with fake_mode():
+        torch.ones(2, device="meta")
+        assert torch.accelerator.current_device_index() == 0
+        assert torch.accelerator.current_stream().device == torch.device("cuda", 0)
+
+
 def test_a_mode_with_cards_says_what_was_asked_for():
     with fake_mode(gpus="8xH100-80GB"):
         assert torch.cuda.is_available()

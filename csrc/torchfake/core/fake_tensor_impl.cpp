@@ -24,8 +24,8 @@ std::atomic<c10::DeviceIndex> g_device_count{0};
 constexpr c10::DispatchKeySet kCountedKeys = c10::autograd_dispatch_keyset | c10::inplace_or_view_ks;
 
 void note_claim(c10::Device device) {
-  if (device.is_cpu()) {
-    return;
+  if (device.is_cpu() || device.is_meta()) {
+    return;  // no accelerator
   }
   t_last_accelerator = device.type();
   c10::DeviceIndex count = g_device_count.load(std::memory_order_relaxed);

@@ -113,7 +113,7 @@ c10::DispatchKeySet key_set_for(c10::Device device, c10::ScalarType dtype);
 // DeviceNotFakedError for an index that no device can have.
 c10::Device normalize_device(c10::Device device);
 
-// The type of the last non-CPU device that a fake of this thread has claimed; CUDA if there is none.
+// The type of the last accelerator that a fake of this thread has claimed; CUDA if there is none.
 c10::DeviceType last_claimed_accelerator();
 
 // One more than the highest device index that a fake of this process has claimed.
