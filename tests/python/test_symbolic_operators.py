@@ -10,7 +10,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from torchfake import FakeTensorMode, ShapeEnv
+from torchfake import FakeTensorMode, ShapeEnv, fake_mode
 from torchfake.errors import FakeTensorError
 
 #: Families that have symbolic rules, and some that have none.
@@ -92,3 +92,16 @@ def test_expressions_hold_at_other_sizes(name: str) -> None:
     samples = BY_NAME[name].sample_inputs("cpu", torch.float32, requires_grad=False)
     for sample in itertools.islice(samples, SAMPLES):
         assert check_sample(BY_NAME[name], sample) in ("held", "refused", "raised", "skipped", "data")
+
+
+def test_integers_that_attention_returns_follow_the_sizes() -> None:
+    env = ShapeEnv()
+    flash, cudnn = (
+        torch.ops.aten._scaled_dot_product_flash_attention,
+        torch.ops.aten._scaled_dot_product_cudnn_attention,
+    )
+    with fake_mode(shape_env=env):
+        for hint, name in ((16, "s"), (24, "t")):  # the second is a hit
+            q = torch.empty(2, 2, env.create_symint(hint, name), 16, device="cuda", dtype=torch.float16)
+            assert [str(number) for number in flash(q, q, q)[4:6]] == [name, name]
+            assert [str(number) for number in cudnn(q, q, q, None, False)[4:6]] == [name, name]

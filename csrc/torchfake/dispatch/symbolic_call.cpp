@@ -102,6 +102,7 @@ class RuleTrials {
       return true;
     }
     placeholders_.take_decisions_after(before_);
+    call_.numbers.clear();
     return false;
   }
 
@@ -115,8 +116,9 @@ class RuleTrials {
     }
     std::vector<Placeholders::Decision> decisions = placeholders_.take_decisions_after(before_);
     if (!found_) {
-      found_.emplace(Found{std::move(decisions), call_.geometries});
+      found_.emplace(Found{std::move(decisions), call_.geometries, call_.numbers});
     }
+    call_.numbers.clear();
     return false;
   }
 
@@ -127,6 +129,7 @@ class RuleTrials {
     }
     placeholders_.add_decisions(found_->decisions);
     call_.geometries = std::move(found_->geometries);
+    call_.numbers = std::move(found_->numbers);
     return true;
   }
 
@@ -134,6 +137,7 @@ class RuleTrials {
   struct Found {
     std::vector<Placeholders::Decision> decisions;
     std::vector<std::optional<SymbolicCall::Geometry>> geometries;
+    std::vector<c10::SymInt> numbers;
   };
 
   SymbolicCall& call_;
@@ -234,7 +238,7 @@ SymbolicGeometry of_numbers(const Geometry& geometry) {
 }
 
 // Whether the call gives this argument other sizes, strides or bytes.
-bool is_moved(const CacheEntry& at_hints, int32_t input) {
+bool is_moved(const CacheEntry& at_hints, uint32_t input) {
   return std::any_of(at_hints.changes.begin(), at_hints.changes.end(), [&](const InputChange& change) {
     return change.input == input && change.geometry.has_value();
   });
@@ -279,6 +283,9 @@ std::unique_ptr<SymbolicOutcome> work_out(
   }
   run_rules(symbolic, placeholders, unobserved);
   const Keeping keeping(placeholders, key);
+  for (const c10::SymInt& number : symbolic.numbers) {
+    outcome->integers.push_back(keeping.of(number));
+  }
   size_t tensor = 0;
   for (size_t i = 0; i < at_hints.outputs.size(); ++i) {
     const OutputRecipe& recipe = at_hints.outputs[i];

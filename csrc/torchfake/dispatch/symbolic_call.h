@@ -74,6 +74,8 @@ class SymbolicCall {
     c10::SymInt offset;
   };
   std::vector<std::optional<Geometry>> geometries;
+  // The integers that the call returns besides tensors, by a kernel on symbols; empty if they are those at the hints.
+  std::vector<c10::SymInt> numbers;
 
   // Whether the output's geometry is correct at the hints or examples.
   bool fits(size_t index) const;

@@ -61,6 +61,12 @@ bool take_sizes(SymbolicCall& call, const std::optional<torch::jit::Stack>& resu
       call.set_output(i, made.sym_sizes());
     }
   });
+  call.numbers.clear();
+  for (const c10::IValue& value : *results) {
+    if (value.isInt() || value.isSymInt()) {
+      call.numbers.push_back(value.toSymInt());
+    }
+  }
   return index == call.outputs.size();
 }
 

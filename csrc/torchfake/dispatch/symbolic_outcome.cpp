@@ -142,11 +142,13 @@ void SymbolicOutcome::replay(Call& call, const SymbolicKey& key, const ModePtr& 
   const OrderedOutputs ordered(numbers->allocations, mode);
   c10::SmallVector<c10::IValue, 4> results;
   size_t index = 0;
+  size_t integer = 0;
   const auto next = [&]() -> c10::IValue {
     const OutputRecipe& recipe = numbers->outputs[index];
     const std::optional<SymbolicGeometry>& geometry = outputs[index++];
     if (recipe.kind == OutputRecipe::Kind::kConstant) {
-      return recipe.constant;
+      const bool has_symbols = recipe.constant.isInt() && integer < integers.size();
+      return has_symbols ? c10::IValue(filling.of(integers[integer++])) : recipe.constant;
     }
     const bool is_made = recipe.kind == OutputRecipe::Kind::kFresh || recipe.kind == OutputRecipe::Kind::kView;
     return is_made && geometry && !geometry->is_number ? make_symbolic_output(recipe, *geometry, call, filling, mode)

@@ -31,6 +31,7 @@ struct SymbolicGeometry {
 struct SymbolicOutcome {
   CacheEntryPtr numbers;  // the outcome at the hints
   std::vector<std::optional<SymbolicGeometry>> outputs;  // by output; nullopt for an output that is not a new tensor
+  std::vector<SymbolicSize> integers;  // returned besides tensors, in order; empty if they are those at the hints
   std::vector<std::optional<SymbolicGeometry>> changes;  // by change of an input
   std::vector<Placeholders::Decision> decisions;
   c10::SmallVector<ExprPtr, 8> placeholders;
