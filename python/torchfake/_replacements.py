@@ -39,8 +39,8 @@ _C._set_front(patches.install, patches.remove)
 def uninstall() -> None:
     """Undoes everything that torchfake has changed in PyTorch: kernels, device guards, replaced functions.
 
-    The changes are made when a mode is first entered or a fake first created, and again after this call. In between, no
-    thread may use existing fakes.
+    The changes are made when a mode is first entered or a fake first created, and again after this call. In between,
+    operators on existing fakes are errors, and device guards remain as long as these are alive.
 
     Raises:
         ModeActiveError: A thread is in a mode.

@@ -13,8 +13,9 @@ struct ModeState;
 //
 //   kOnceActive   from the first mode entered or the first fake created until deactivate(). Such a change must leave
 //                 every result for real tensors outside a mode unchanged, at no cost.
-//   kWhileFakes   while some mode that has been entered or has created a fake is alive (fakes keep their mode alive).
-//                 For global state that cannot be made conditional: the registry of device guards, initialisation.
+//   kWhileFakes   while some mode that has been entered or has created a fake is alive (fakes keep their mode alive),
+//                 after deactivate() too: autograd asks for the guard of a fake's device where it may not fail. For
+//                 global state that cannot be made conditional: the registry of device guards, initialisation.
 //   kWhileEntered while some thread of the process is in a mode.
 //
 // Invariants. Changes are installed in list order and removed in reverse. `install` and `remove` of the last two lists
@@ -41,8 +42,9 @@ class RegisterChange {
 // Thread-safe; costs one load if everything is already in place.
 void activate();
 
-// Removes all changes and returns true; does nothing and returns false while a thread is in a mode. Existing fakes are
-// unusable until a mode is entered or another fake is created. No other thread may be using fakes.
+// Removes the changes of the first list and returns true; does nothing and returns false while a thread is in a mode.
+// Operators on existing fakes are errors until a mode is entered or another fake is created. No other thread may be
+// using fakes.
 bool deactivate();
 
 bool is_active();
