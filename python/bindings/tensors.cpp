@@ -119,7 +119,9 @@ std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kin
 // Values given for a fake are kept, however many elements the mode tracks.
 void keep_values(const at::Tensor& fake, const at::Tensor& real) {
   const FakeTensorImpl* impl = as_fake(fake);
-  if (impl != nullptr && real.is_cpu() && fills_storage(*impl) && !is_in_memory(*impl)) {
+  const bool takes_values =
+      impl != nullptr && !impl->has_symbolic_sizes_strides() && fills_storage(*impl) && !is_in_memory(*impl);
+  if (takes_values && has_values(real) && real.sizes() == impl->sizes() && real.dtype() == impl->dtype()) {
     const PlainCpu plain;
     make_known(*impl, real.clone());
   }

@@ -154,14 +154,10 @@ int64_t value_limit(const FakeModeOptions& options) {
   return options.propagate_real_tensors ? std::numeric_limits<int64_t>::max() : options.known_values.get();
 }
 
-namespace {
-
-// Wrapper subclasses, for example, have a storage without data.
-bool has_data(const at::Tensor& real) {
-  return real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+bool has_values(const at::Tensor& real) {
+  return real.defined() && real.is_cpu() && !is_any_fake(real) && real.has_storage() &&
+      (real.numel() == 0 || real.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr);
 }
-
-}  // namespace
 
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
   // A fake may claim the CPU too, but has no data to copy. Its known values are kept.
@@ -170,8 +166,7 @@ at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy) {
   }
   at::Tensor fake = to_fake(real, mode);
   const FakeTensorImpl* impl = as_fake(fake);  // null for other layouts, whose member tensors hold the known values
-  if (impl != nullptr && real.is_cpu() && fills_storage(*impl) && real.numel() <= value_limit(mode->options) &&
-      has_data(real)) {
+  if (impl != nullptr && fills_storage(*impl) && real.numel() <= value_limit(mode->options) && has_values(real)) {
     PlainCpu plain;
     make_known(*impl, copy ? real.clone() : real);
     if (mode->options.propagate_real_tensors && real.numel() <= mode->options.known_values) {

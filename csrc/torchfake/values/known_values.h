@@ -87,6 +87,9 @@ void mark_written(const FakeTensorImpl& fake);
 // fill its storage. If known values would exceed their limit, they become unknown instead.
 void make_known(const FakeTensorImpl& fake, const at::Tensor& real);
 
+// Whether this is a CPU tensor whose values can be read. A wrapper subclass, for example, has a storage without data.
+bool has_values(const at::Tensor& real);
+
 // A fake for a real tensor; its values are known if `real` is a small CPU tensor that fills its storage. Used when a
 // constant enters the mode. Pass `copy` if the real tensor may be written to later. Returns a fake unchanged.
 at::Tensor lift(const at::Tensor& real, const ModePtr& mode, bool copy);
