@@ -332,7 +332,7 @@ def test_ctrl_c_ends_with_the_report(tmp_path):
 
 def test_bad_options_are_told(tmp_path):
     for arguments, said in (
-        (["--gpu", "H900", "x.py"], "known are H200"),
+        (["--gpu", "H900", "x.py"], "the known cards are H200"),
         (["no_such_file.py"], "no such script"),
         ([], "expected a script"),
         (["--nproc-per-node", "2", "--rank", "2", "x.py"], "there are 2 ranks"),
