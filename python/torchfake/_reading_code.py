@@ -73,6 +73,26 @@ def _raises(instructions: list[dis.Instruction], places: dict[int, int], place: 
     return False
 
 
+def runs_over_iterators(frame: FrameType | None) -> bool:
+    """Whether there are loops running in `frame` and the frames that called it, all of them over iterators."""
+    loops: list[bool] = []
+    while frame is not None:
+        loops += _loops_around(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return bool(loops) and all(loops)
+
+
+@functools.lru_cache(maxsize=4096)
+def _loops_around(code: CodeType, offset: int) -> list[bool]:
+    """For each loop around an instruction whether it is over an iterator."""
+    instructions = {instruction.offset: instruction for instruction in dis.get_instructions(code)}
+    return [
+        instructions[instruction.argval].opname == "FOR_ITER"
+        for end, instruction in instructions.items()
+        if "JUMP_BACKWARD" in instruction.opname and instruction.argval <= offset <= end
+    ]
+
+
 def _expression_at(frame: FrameType) -> ast.expr | None:
     """What `frame` is evaluating; None if it spans several lines, or is the target of an assignment."""
     try:

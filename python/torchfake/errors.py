@@ -181,7 +181,7 @@ class ModeActiveError(FakeTensorError):
 
 
 class StandInLimitError(DataDependentOutputException):
-    """One line read unknown values 10,000 times in a row, in a mode with stand-ins."""
+    """One line read unknown values 10,000 times in a row, a million in `for` loops, in a mode with stand-ins."""
 
 
 class UnsupportedMutationAliasingException(FakeTensorError, _theirs("UnsupportedMutationAliasingException")):  # type: ignore[misc]

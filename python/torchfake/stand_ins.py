@@ -7,11 +7,14 @@ import threading
 from dataclasses import dataclass
 
 from torchfake._explain import frame_of_program, written_as
-from torchfake._reading_code import ends_a_slice, only_checks, reading_frame, reads_a_maximum
+from torchfake._reading_code import ends_a_slice, only_checks, reading_frame, reads_a_maximum, runs_over_iterators
 from torchfake.errors import StandInLimitError
 
-#: The number of identical stand-ins in a row for one line that counts as an infinite loop.
+#: The number of stand-ins in a row for one line that counts as an infinite loop.
 LIMIT_IN_A_ROW = 10_000
+
+#: The same in `for` loops alone, which usually end: each of 100,000 steps of training may read a loss.
+LIMIT_IN_FOR_LOOPS = 100 * LIMIT_IN_A_ROW
 
 #: A bound beyond this one is that of a dtype, and says nothing about sizes.
 _FAR = 2.0**31 - 1
@@ -82,7 +85,7 @@ class StandInLog:
         """Records that `op` gets `answer`.
 
         Raises:
-            StandInLimitError: The same line has got this 10,000 times in a row.
+            StandInLimitError: The same line has got a stand-in 10,000 times in a row; a million in `for` loops.
         """
         frame = frame_of_program()
         file, line = ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
@@ -94,12 +97,14 @@ class StandInLog:
             entry.count += 1
             self._in_a_row = self._in_a_row + 1 if self._last == (file, line) else 1
             self._last = (file, line)
-            too_often = self._in_a_row >= LIMIT_IN_A_ROW
+            count = self._in_a_row
+            may_be_endless = count % LIMIT_IN_A_ROW == 0
+            too_often = may_be_endless and (count >= LIMIT_IN_FOR_LOOPS or not runs_over_iterators(frame))
             if too_often:
                 self._in_a_row = 0
         if too_often:
             raise StandInLimitError(
-                f"{file}:{line}: {what} was answered with a stand-in ({answer}) {LIMIT_IN_A_ROW:,} times in a row, "
+                f"{file}:{line}: {what} was answered with a stand-in ({answer}) {count:,} times in a row, "
                 "with no other unknown value read in between. A loop that ends when a value says so never ends here; "
                 "bound it, or keep it out of the fake run.",
                 op,

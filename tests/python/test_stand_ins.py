@@ -1,6 +1,7 @@
 """Stand-ins: the values returned for unknown ones, and their reports. See Note [Stand-ins]."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -99,6 +100,30 @@ def test_a_loop_that_never_ends_ends_in_an_error_that_names_its_line():
         with pytest.raises(StandInLimitError, match=r"test_stand_ins\.py:\d+: bool\(\) of a condition was answered"):
             while not (x < 0):
                 pass
+
+
+def test_a_for_loop_may_read_one_value_in_each_of_many_steps():
+    read = []
+
+    def train():
+        with fake_mode(unknown="stand-in"):
+            x = _unknown()
+            for _ in range(20_001):
+                read.append(x.item())
+
+    thread = threading.Thread(target=train)  # on its own: other loops of this process need not be over iterators
+    thread.start()
+    thread.join()
+    assert len(read) == 20_001
+
+
+def test_a_for_loop_inside_one_that_waits_for_a_value_ends_in_an_error():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown()
+        with pytest.raises(StandInLimitError, match="10,000 times in a row"):
+            while True:
+                for _ in range(7):
+                    x.item()
 
 
 def test_integers_are_finite_in_every_mode():
