@@ -262,3 +262,14 @@ def test_the_choice_of_an_attention_kernel_is_that_of_a_claimed_gpu():
         half = [torch.ones(2, 2, 4, 8, dtype=torch.float16) for _ in range(3)]
         assert torch._fused_sdp_choice(*half) == int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value)
         assert torch._fused_sdp_choice(*(x.double() for x in half)) == int(torch.nn.attention.SDPBackend.MATH.value)
+
+
+def test_group_normalisation_on_a_gpu_has_the_format_of_the_release() -> None:
+    keeps = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+    strides = (4096, 1, 512, 64) if keeps else (4096, 64, 8, 1)
+    with fake_mode():
+        x = torch.randn(2, 64, 8, 8, device="cuda").to(memory_format=torch.channels_last).requires_grad_()
+        out = F.group_norm(x, 8)
+        out.sum().backward()
+        assert out.stride() == strides
+        assert x.grad is not None and x.grad.stride() == x.stride()  # as the leaf, whatever the kernel gives

@@ -27,6 +27,9 @@
 
 namespace torchfake::compat {
 
+// Whether group normalisation on a GPU keeps the channels-last format of its input.
+inline constexpr bool kGpuGroupNormKeepsFormat = TORCHFAKE_TORCH_AT_LEAST(15);
+
 // The slot in PyTorch's thread-local debug info that holds the mode. PyTorch propagates that info to autograd's worker
 // threads.
 #if TORCHFAKE_TORCH_AT_LEAST(13)

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <torchfake/core/compat.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/norm_statistics.h>
 
@@ -70,6 +71,12 @@ void check_groups(int64_t channels, int64_t group) {
       group);
 }
 
+at::MemoryFormat group_norm_format(const at::Tensor& input) {
+  const c10::Device device = claimed_device();
+  const bool keeps = device.is_cpu() || (device.is_cuda() && compat::kGpuGroupNormKeepsFormat);
+  return keeps ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
 ThreeTensors native_group_norm(
     const at::Tensor& input,
     const OptTensor& weight,
@@ -91,7 +98,7 @@ ThreeTensors native_group_norm(
       channels,
       " and ",
       pixels);
-  const auto format = claimed_device().is_cpu() ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  const at::MemoryFormat format = group_norm_format(input);
   TORCH_CHECK(
       input.is_contiguous(format),
       "Expected X.is_contiguous(memory_format) to be true, but got false.  (Could this error message be improved?  If "
@@ -122,7 +129,7 @@ ThreeTensors native_group_norm_backward(
   check_groups(channels, group);
   const auto parameter = [&](bool wanted) { return wanted && weight ? contiguous_like(*weight) : at::Tensor(); };
   return {
-      output_mask[0] ? (claimed_device().is_cpu() ? formatted_like(input) : contiguous_like(input)) : at::Tensor(),
+      output_mask[0] ? at::empty_like(input, input.options().memory_format(group_norm_format(input))) : at::Tensor(),
       parameter(output_mask[1]),
       parameter(output_mask[2])};
 }
