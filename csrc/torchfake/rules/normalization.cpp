@@ -99,8 +99,9 @@ ThreeTensors native_group_norm(
       " and ",
       pixels);
   const at::MemoryFormat format = group_norm_format(input);
+  const bool takes_any_strides = claimed_device().is_cuda() && compat::kGpuGroupNormKeepsFormat;
   TORCH_CHECK(
-      input.is_contiguous(format),
+      takes_any_strides || input.is_contiguous(format),
       "Expected X.is_contiguous(memory_format) to be true, but got false.  (Could this error message be improved?  If "
       "so, please report an enhancement request to PyTorch.)");
   const OptTensor& parameter = weight ? weight : bias;
