@@ -63,6 +63,22 @@ inline void clear_write_hook(c10::StorageImpl* storage) {
 #endif
 }
 
+// Gives `storage` a symbolic size; its data pointer is lost. set_nbytes() of such a size does not set the flag that
+// nbytes() checks; only construction and swapping, which older releases lack, do.
+inline void set_symbolic_size(c10::StorageImpl* storage, const c10::SymInt& nbytes) {
+#if TORCHFAKE_TORCH_AT_LEAST(13)
+  c10::StorageImpl sized(
+      c10::StorageImpl::use_byte_size_t(),
+      nbytes,
+      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+      storage->allocator(),
+      /*resizable=*/true);
+  storage->swap_data_ptr(sized);
+#else
+  storage->set_nbytes(nbytes);
+#endif
+}
+
 // The argument type of `_scaled_mm_v2`'s lists of scales, which became a structured operator in 2.14.
 #if TORCHFAKE_TORCH_AT_LEAST(14)
 using ScaleList = const at::ITensorListRef&;

@@ -353,7 +353,6 @@ void forget_known_bytes(c10::StorageImpl* storage) {
   compat::set_write_hook(storage, &refuse_data);
 }
 
-// set_nbytes of a symbolic size does not set the flag that nbytes() checks; only construction and swapping do.
 void set_symbolic_bytes(c10::StorageImpl* storage, c10::Device device, const c10::SymInt& nbytes) {
   if (!nbytes.is_heap_allocated()) {
     resize_storage(storage, static_cast<size_t>(nbytes.as_int_unchecked()));
@@ -365,13 +364,7 @@ void set_symbolic_bytes(c10::StorageImpl* storage, c10::Device device, const c10
   forget_known_bytes(storage);
   compat::clear_write_hook(storage);  // swapping checks it
   c10::DataPtr data = std::move(storage->_mutable_data_ptr_no_checks());
-  c10::StorageImpl sized(
-      c10::StorageImpl::use_byte_size_t(),
-      nbytes,
-      c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
-      storage->allocator(),
-      /*resizable=*/true);
-  storage->swap_data_ptr(sized);
+  compat::set_symbolic_size(storage, nbytes);
   storage->_mutable_data_ptr_no_checks() = std::move(data);
   compat::set_write_hook(storage, &refuse_data);
 }
