@@ -1,9 +1,13 @@
 // Rules for decompositions that check values, or select by them, where the result does not depend on that.
+#include <ATen/TensorOperators.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <torchfake/core/compat.h>
+#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/composites.h>
 #include <torchfake/rules/decompositions.h>
 #include <torchfake/values/known_values.h>
@@ -63,11 +67,97 @@ bool of_valid_input(const Call& call) {
   return true;
 }
 
+// Quantiles for sizes that are symbols, which PyTorch's decomposition uses as numbers.
+at::Tensor symbolic_quantile(
+    const at::Tensor& self,
+    const at::Tensor& q,
+    std::optional<int64_t> given_dim,
+    bool keepdim,
+    std::string_view interpolation,
+    bool ignores_nan) {
+  const int64_t dim = at::maybe_wrap_dim(given_dim.value_or(0), self.dim());
+  std::vector<c10::SymInt> view(given_dim || !keepdim ? 0 : self.dim(), 1);
+  at::Tensor sorted = self;
+  if (!given_dim) {
+    sorted = self.flatten();
+  } else if (self.dim() == 0) {
+    sorted = self.unsqueeze(0);
+  } else {
+    view = self.sym_sizes().vec();
+    view[dim] = 1;
+    if (!keepdim) {
+      view.erase(view.begin() + dim);
+    }
+    sorted = dim == self.dim() - 1 ? self : self.unsqueeze(-1).transpose(dim, -1);
+  }
+  sorted = std::get<0>(sorted.sort());
+  const c10::SymInt size = sorted.sym_size(-1);
+  view.push_back(size);
+  sorted = sorted.view_symint(view);
+  TORCH_SYM_CHECK(size.sym_le(1 << 24), "quantile() input tensor is too large");
+
+  const at::Tensor is_nan = sorted.isnan();
+  at::Tensor ranks = ignores_nan ? q * (is_nan.logical_not().sum(-1, true) - 1)
+                                 : at::masked_fill(q * (size - 1), is_nan.any(-1, true), size - 1);
+  if (ignores_nan) {
+    ranks.masked_fill_(ranks < 0, 0);
+  }
+  if (interpolation == "lower") {
+    ranks.floor_();
+  } else if (interpolation == "higher") {
+    ranks.ceil_();
+  } else if (interpolation == "nearest") {
+    ranks.round_();
+  }
+  const at::Tensor below = ranks.to(c10::kLong);
+  at::Tensor values = sorted.gather(-1, below);
+  if (interpolation == "linear" || interpolation == "midpoint") {
+    const at::Tensor weights = interpolation == "midpoint" ? at::full_like(ranks, 0.5) : ranks - below;
+    values = values.lerp(sorted.gather(-1, ranks.ceil().to(c10::kLong)), weights);
+  }
+  return q.dim() == 0 ? values.squeeze(-1) : values.unsqueeze(0).transpose(0, -1).squeeze(-1);
+}
+
+bool is_interpolation(std::string_view name) {
+  return name == "linear" || name == "midpoint" || name == "lower" || name == "higher" || name == "nearest";
+}
+
+// Of arguments that are refused PyTorch's decomposition says so.
+bool quantile_of_symbols(const Call& call, const at::Tensor& self) {
+  const bool is_number = !call.arg(1).isTensor();
+  const at::Tensor q = is_number ? at::scalar_tensor(call.arg(1).toScalar(), self.options()) : call.arg(1).toTensor();
+  const bool is_valid = self.sym_numel().sym_gt(0).guard_or_false(__FILE__, __LINE__) &&
+      (self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble) && q.dim() <= 1 &&
+      q.scalar_type() == self.scalar_type() && q.device() == self.device() &&
+      is_interpolation(call.arg(4).toStringView());
+  const double number = is_number ? call.arg(1).toScalar().toDouble() : 0;
+  if (!is_valid || call.num_args() != 5 || !(number >= 0 && number <= 1)) {
+    return false;
+  }
+  if (!is_number && self.is_cpu()) {
+    const ValidInput valid(1);
+    TORCH_CHECK(q.ge(0).logical_and(q.le(1)).all().item<bool>(), "quantile() q values must be in the range [0, 1]");
+  }
+  answer_with(
+      call,
+      symbolic_quantile(
+          self,
+          q,
+          call.arg(2).toOptional<int64_t>(),
+          call.arg(3).toBool(),
+          call.arg(4).toStringView(),
+          call.traits.base_name() == "nanquantile"));
+  return true;
+}
+
 // [nan]quantile(self, q, dim, keepdim, interpolation[, out]). On the CPU, some releases find a single quantile by
 // selection, in a function that is not an operator and reads memory, but several by sorting. So a single quantile is
 // requested twice.
 bool quantile(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
+  if (has_symbols(call) && quantile_of_symbols(call, self)) {
+    return true;
+  }
   const bool is_number = !call.arg(1).isTensor();
   if (!compat::kSelectsSingleQuantile || !self.is_cpu() || (!is_number && call.arg(1).toTensor().numel() != 1)) {
     return of_valid_input<1>(call);
