@@ -237,7 +237,8 @@ at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
   return weights[0].detach().as_strided({layout.numel}, {1}, 0);
 }
 
-// cuDNN's own autocast, absent from a PyTorch without CUDA, casts all of its arguments.
+// cuDNN's own autocast casts all of its arguments. It is absent from a PyTorch without CUDA, and in one with CUDA it calls
+// cuDNN for the layout of the weights, so the call is made without it.
 void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::vector<at::Tensor>& weights) {
   if (!KernelEnvironment::autocast_enabled(c10::kCUDA)) {
     return;
@@ -302,6 +303,7 @@ bool cudnn_recurrent(const Call& call) {
   if (train && dropout > 0) {
     keep_dropout_state(input);
   }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   auto [output, hy, cy, reserve, new_buffer] = at::_cudnn_rnn(
       input,
       weights,
