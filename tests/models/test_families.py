@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from families import FAMILIES, Family
 from observing import PRECISIONS, describe, plain, run
 from torch import Tensor
 
 from torchfake import fake_mode, is_fake
+
+# The release on record does not compute the Fourier transform of bfloat16 numbers.
+ACCEPTED_SINCE_2_15 = {("FNetModel", "autocast")}
 
 
 @functools.cache
@@ -56,6 +60,8 @@ def test_on_claimed_cuda_sizes_strides_and_dtypes_are_those_of_a_real_gpu(family
     expected = on_a_gpu()[precision].get(family.model)
     if expected is None:
         pytest.skip("not on record")
+    if (family.model, precision) in ACCEPTED_SINCE_2_15 and torch.__version__ >= "2.15":
+        pytest.skip("the record is of an earlier release, which refused what this one computes")
     try:
         answer = plain(describe(on_fakes(family, "cuda", precision)))
     except Exception as error:

@@ -62,8 +62,8 @@ REFUSED: dict[str, Program] = {
     "max_pool3d_with_indices_backward_cuda": lambda: backward(F.max_pool3d(on_gpu(1, 1, 4, 4, 4), 2)),
     "fractional_max_pool2d_backward_cuda": lambda: backward(F.fractional_max_pool2d(on_gpu(1, 1, 6, 6), 2, 3)),
     "reflection_pad1d_backward_out_cuda": lambda: backward(F.pad(on_gpu(1, 1, 4), (1, 1), mode="reflect")),
-    "upsample_bicubic2d_backward_out_cuda": lambda: backward(
-        F.interpolate(on_gpu(1, 1, 4, 4), scale_factor=2, mode="bicubic")
+    "upsample_bicubic2d_backward_out_cuda": lambda: backward(  # F.interpolate avoids it since PyTorch 2.15
+        torch.ops.aten.upsample_bicubic2d(on_gpu(1, 1, 4, 4), [8, 8], False)
     ),
     "upsample_linear1d_backward_out_cuda": lambda: backward(
         F.interpolate(on_gpu(1, 1, 4), scale_factor=2, mode="linear")

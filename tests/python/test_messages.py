@@ -59,6 +59,8 @@ def test_outside_of_the_mode_a_factory_says_to_enter_it():
         x = torch.ones(2, device="cuda")
     if torch.cuda.is_available():
         pytest.skip("asks for a device that is not there")
+    if torch.version.cuda and torch.__version__ >= "2.15":
+        pytest.skip("this release initialises CUDA in C++ alone, where nothing can add a note")
     with pytest.raises((AssertionError, RuntimeError), match=r"not compiled with CUDA|NVIDIA") as caught:
         torch.ones(2, device=x.device)
     assert "enter the mode: with fake_mode" in caught.value.__notes__[0], "a note: the message stays PyTorch's"
