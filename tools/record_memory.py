@@ -1,34 +1,39 @@
 """Records the memory that workloads and single operators take on a real card, by phase and by operator.
 
-    OUT=folder python tools/record_memory.py          # in a process each, several at a time
-    OUT=folder python tools/record_memory.py NAME     # one of them
+    python tools/record_memory.py --out FOLDER --seconds 380          # all, in a process each, several at a time
+    python tools/record_memory.py --out FOLDER --seconds 60 NAME...   # some of them
 
-A workload runs twice, in two processes: once unchanged, for its figures (workloads.json.gz, for tests/memory/recorded);
-once under a dispatch mode that records which operator allocated and freed which blocks. Groups of single operators run
-only under the mode.
+A workload runs twice, in two processes: once unchanged, for its figures (figures.json.gz, for tests/memory/recorded);
+once under a dispatch mode that records which operator allocated and freed which blocks (labelled.json.gz). Grids of
+single calls run only under the mode, as far as the time goes (convolutions.jsonl.gz and others; see single_calls.py).
+What is done is written every 90 seconds.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
-if (Path(__file__).parents[1] / "tests" / "memory").exists():
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "memory"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "memory"))
+sys.path.insert(0, str(Path(__file__).parent))
+from held_out import HELD_OUT, LIMITED
+from later import LATER, LATER_LIMITED
 from operator_grid import GROUPS
+from single_calls import SECTIONS, Labels, record_section
 from workloads import WORKLOADS
 
-PARTS = "/tmp/record_memory"
+PROGRAMS = WORKLOADS | HELD_OUT | LATER
+LIMITS = {f"{name}_recorded": case for name, case in LIMITED.items()} | LATER_LIMITED
 
 
 def figures() -> list[int]:
@@ -49,7 +54,7 @@ def plain(name: str) -> dict:
 
     free_before, total = torch.cuda.mem_get_info()
     began = time.time()
-    WORKLOADS[name](phase)
+    PROGRAMS[name](phase)
     torch.cuda.synchronize()
     phase("end")
     free_after, _ = torch.cuda.mem_get_info()
@@ -59,46 +64,6 @@ def plain(name: str) -> dict:
         "free": [free_before, free_after, total],
         "stats": torch.cuda.memory_stats(),
     }
-
-
-def described(value) -> str:
-    if torch.is_tensor(value):
-        kind = str(value.dtype).removeprefix("torch.")
-        where = "" if value.is_cuda else f"@{value.device.type}"
-        dense = "" if value.is_contiguous() else f"/{','.join(map(str, value.stride()))}"
-        return f"{kind}[{','.join(map(str, value.shape))}{dense}]{where}"
-    if isinstance(value, (list, tuple)):
-        inner = [described(v) for v in value]
-        if len(inner) > 8:
-            inner = [*inner[:8], f"...{len(inner)}"]
-        return f"[{' '.join(inner)}]"
-    return str(value).removeprefix("torch.")
-
-
-class Labels(TorchDispatchMode):
-    """Records where each operator begins and ends in the allocator's trace."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, str, str, int, int]] = []
-        self.depth = 0
-
-    @staticmethod
-    def position() -> int:
-        stats = torch._C._cuda_memoryStats(0)["allocation"]["all"]
-        return stats["allocated"] + stats["freed"]
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        begin = self.position()
-        out = func(*args, **(kwargs or {}))
-        end = self.position()
-        if end != begin:
-            arguments = " ".join(map(described, args))
-            for key, value in (kwargs or {}).items():
-                arguments += f" {key}={described(value)}"
-            outputs = tree_flatten(out)[0]
-            self.calls.append((str(func), arguments, " ".join(map(described, outputs)), begin, end))
-        return out
 
 
 def labelled(run) -> dict:
@@ -124,7 +89,7 @@ def labelled(run) -> dict:
 
     calls = []
     last = begin
-    for func, arguments, outputs, start, stop in labels.calls:
+    for func, arguments, outputs, start, stop, _ in labels.calls:
         between = [[size, index] for size, index in events[last - begin : start - begin]]
         inside = [
             [size, index - (start - begin) if index >= start - begin else -1]
@@ -135,36 +100,6 @@ def labelled(run) -> dict:
         calls.append([interned(func), interned(arguments), interned(outputs), inside])
         last = stop
     return {"strings": list(strings), "calls": calls}
-
-
-def record(name: str) -> dict:
-    kind, _, which = name.partition(":")
-    result = {"name": name, "torch": torch.__version__, "card": torch.cuda.get_device_name(0)}
-    if kind == "plain":
-        return result | plain(which)
-    if kind == "labelled":
-        phases = []
-
-        def run(labels: Labels) -> None:
-            def phase(label: str) -> None:
-                phases.append([label, *figures(), len(labels.calls)])
-                torch.cuda.reset_peak_memory_stats()
-
-            WORKLOADS[which](phase)
-
-        return result | labelled(run) | {"phases": phases}
-    errors = []
-
-    def run_group(labels: Labels) -> None:
-        for i, call in enumerate(GROUPS[which]()):
-            try:
-                call()
-            except Exception as error:
-                if len(errors) < 50:
-                    errors.append([i, repr(error)[:300]])
-            torch.cuda.synchronize()
-
-    return result | labelled(run_group) | {"errors": errors}
 
 
 def contexts() -> dict:
@@ -216,57 +151,148 @@ def contexts() -> dict:
     }
 
 
-def main() -> None:
-    os.makedirs(PARTS, exist_ok=True)
-    if len(sys.argv) == 2:
-        name = sys.argv[1]
-        try:
-            result = {"name": name} | contexts() if name == "contexts" else record(name)
-        except Exception:
-            result = {"name": name, "error": traceback.format_exc()}
-        Path(PARTS, name.replace(":", "_") + ".json").write_text(json.dumps(result))
-        return
-    names = [
-        "contexts",
-        *(f"group:{g}" for g in GROUPS),
-        *(f"plain:{w}" for w in WORKLOADS),
-        *(f"labelled:{w}" for w in WORKLOADS),
-    ]
-    limit = float(os.environ.get("SECONDS_LIMIT", "480"))
+def within_limit(name: str, batch: int) -> dict:
+    run, limit, _ = LIMITS[name]
+    torch.cuda.set_per_process_memory_fraction(limit * 2**20 / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        run(batch)
+        fits = True
+    except torch.OutOfMemoryError:
+        fits = False
+    return {"fits": fits, "figures": figures()}
+
+
+def record(name: str) -> dict:
+    kind, which, *rest = name.split(":")
+    if kind == "contexts":
+        return contexts()
+    if kind == "plain":
+        return plain(which)
+    if kind == "fits":
+        return within_limit(which, int(rest[0]))
+    if kind == "labelled":
+        phases = []
+
+        def run(labels: Labels) -> None:
+            def phase(label: str) -> None:
+                phases.append([label, *figures(), len(labels.calls)])
+                torch.cuda.reset_peak_memory_stats()
+
+            PROGRAMS[which](phase)
+
+        return labelled(run) | {"phases": phases}
+    errors = []
+
+    def run_group(labels: Labels) -> None:
+        for i, call in enumerate(GROUPS[which]()):
+            try:
+                call()
+            except Exception as error:
+                if len(errors) < 50:
+                    errors.append([i, repr(error)[:300]])
+
+    return labelled(run_group) | {"errors": errors}
+
+
+def child(name: str, parts: Path, until: float) -> None:
+    """In a process of its own. A grid appends to its file; others write theirs at the end."""
+    torch.set_num_threads(1)
+    path = parts / (name.replace(":", "-").replace("/", "_") + ".jsonl")
+    result = {"name": name, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
     began = time.time()
-    pending, running = list(names), {}
-    # The first one alone: it reads how much of the card is free.
-    subprocess.run([sys.executable, __file__, pending.pop(0)], timeout=120, check=False)
-    while (pending or running) and time.time() - began < limit:
-        while pending and len(running) < 10:
-            name = pending.pop(0)
-            running[name] = subprocess.Popen(
-                [sys.executable, __file__, name], env=os.environ | {"OMP_NUM_THREADS": "2"}
-            )
-        for name in [n for n, process in running.items() if process.poll() is not None]:
-            del running[name]
+    try:
+        result["card"] = torch.cuda.get_device_name(0)
+        if name.startswith("calls:"):
+            _, section, share = name.split(":")
+            shard, shards = map(int, share.split("/"))
+            result |= record_section(section, shard, shards, path, until)
+        else:
+            result |= record(name)
+    except Exception:
+        result["error"] = traceback.format_exc()
+    result["took"] = round(time.time() - began, 2)
+    with path.open("a") as file:
+        file.write(json.dumps(result, separators=(",", ":")) + "\n")
+
+
+def jobs() -> list[tuple[str, float]]:
+    """Names with the seconds that each may take, the most important first."""
+    names = [
+        (f"calls:{section}:{i}/{shards}", seconds)
+        for section, (_, shards, seconds) in SECTIONS.items()
+        for i in range(shards)
+    ]
+    names += [(f"plain:{name}", 40.0) for name in LATER]
+    names += [(f"fits:{name}:{batch}", 40.0) for name, case in LATER_LIMITED.items() for batch in case[2]]
+    names += [(f"labelled:{name}", 60.0) for name in LATER | WORKLOADS | HELD_OUT]
+    names += [(f"group:{name}", 100.0) for name in GROUPS]
+    names += [(f"plain:{name}", 40.0) for name in HELD_OUT | WORKLOADS]
+    return names
+
+
+def merge(parts: Path, out: Path) -> None:
+    """One file for each grid; figures and limits in one; programs and groups by operator in one."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(parts.iterdir()):
+        kind, _, rest = path.stem.partition("-")
+        title = {"calls": rest.partition("-")[0], "labelled": "labelled", "group": "labelled"}.get(kind, "figures")
+        files.setdefault(title, []).append(path)
+    for title, paths in files.items():
+        with gzip.GzipFile(str(out / f"{title}.jsonl.gz"), "wb", compresslevel=5, mtime=0) as packed:
+            for path in paths:
+                packed.write(path.read_bytes())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=380.0, help="for everything, including writing")
+    parser.add_argument("--workers", type=int, default=15)
+    parser.add_argument("names", nargs="*", help="kind:name, such as plain:vgg_sgd or calls:recurrent:0/2")
+    options = parser.parse_args()
+    began = time.time()
+    deadline = began + options.seconds - min(20.0, options.seconds / 4)
+    parts = Path(tempfile.mkdtemp(prefix="record_memory"))
+    pending = [(name, options.seconds) for name in options.names] or jobs()
+    total, finished, last_merge = len(pending), 0, began
+    running: dict[str, tuple[multiprocessing.context.ForkProcess, float]] = {}
+    # Forked from a process that has imported everything and not touched the card.
+    fork = multiprocessing.get_context("fork")
+    while (pending or running) and time.time() < deadline + 4:
+        while pending and len(running) < options.workers and time.time() < deadline - 3:
+            name, seconds = pending.pop(0)
+            until = min(time.time() + seconds, deadline)
+            process = fork.Process(target=child, args=(name, parts, until))
+            process.start()
+            running[name] = process, until
+        for name, (process, until) in list(running.items()):
+            if process.is_alive() and time.time() > until + 8:
+                print("stopped:", name, flush=True)
+                process.kill()
+                process.join()
+            if not process.is_alive():
+                if process.exitcode:
+                    print("exit code", process.exitcode, name, flush=True)
+                del running[name]
+                finished += 1
+        if time.time() - last_merge > 90:
+            merge(parts, options.out)
+            last_merge = time.time()
+            print(f"{last_merge - began:.0f} s: {finished} of {total} finished", *running, flush=True)
         time.sleep(0.05)
-    for name, process in running.items():
+    for name, (process, _) in running.items():
         print("not finished:", name)
         process.kill()
-    sections: dict[str, list] = {"group": [], "plain": [], "labelled": []}
-    for name in names:
-        path = Path(PARTS, name.replace(":", "_") + ".json")
-        result = json.loads(path.read_text()) if path.exists() else {"name": name, "error": "no result"}
-        print(name, result.get("error", "ok"), len(result.get("errors", [])), result.get("seconds", ""))
-        sections.setdefault(name.split(":")[0], []).append(result)
-    plain_results = [r for r in sections["plain"] if "phases" in r]
-    figures_of_all = {
-        "torch": torch.__version__,
-        "card": torch.cuda.get_device_name(0),
-        "workloads": {r["name"].partition(":")[2]: {"phases": r["phases"]} for r in plain_results},
-    }
-    with gzip.GzipFile(f"{os.environ['OUT']}/workloads.json.gz", "wb", mtime=0) as packed:
-        packed.write(json.dumps(figures_of_all, separators=(",", ":")).encode())
-    for section, results in sections.items():
-        with gzip.open(f"{os.environ['OUT']}/{section}.json.gz", "wt") as file:
-            json.dump(results, file)
-    print("seconds", time.time() - began)
+    merge(parts, options.out)
+    print(f"{finished} of {total} finished, {len(pending)} not begun, {time.time() - began:.0f} s", flush=True)
+    for path in sorted(parts.iterdir()):
+        try:
+            last = json.loads(path.read_text().splitlines()[-1])
+        except (ValueError, IndexError):
+            last = {"error": "cut off"}
+        error = str(last.get("error", "")).strip().splitlines()[-1:] + last.get("problems", [])
+        if error or "done" in last:
+            print(path.stem, last.get("took", ""), last.get("done", ""), *error[:3])
 
 
 if __name__ == "__main__":
