@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import torch
@@ -197,6 +198,7 @@ def record(name: str) -> dict:
 def child(name: str, parts: Path, until: float) -> None:
     """In a process of its own. A grid appends to its file; others write theirs at the end."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     path = parts / (name.replace(":", "-").replace("/", "_") + ".jsonl")
     result = {"name": name, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
     began = time.time()
@@ -217,13 +219,13 @@ def child(name: str, parts: Path, until: float) -> None:
 
 def jobs() -> list[tuple[str, float]]:
     """Names with the seconds that each may take, the most important first."""
-    names = [
+    names = [(f"plain:{name}", 60.0) for name in LATER]
+    names += [(f"fits:{name}:{batch}", 60.0) for name, case in LATER_LIMITED.items() for batch in case[2]]
+    names += [
         (f"calls:{section}:{i}/{shards}", seconds)
         for section, (_, shards, seconds) in SECTIONS.items()
         for i in range(shards)
     ]
-    names += [(f"plain:{name}", 40.0) for name in LATER]
-    names += [(f"fits:{name}:{batch}", 40.0) for name, case in LATER_LIMITED.items() for batch in case[2]]
     names += [(f"labelled:{name}", 60.0) for name in LATER | WORKLOADS | HELD_OUT]
     names += [(f"group:{name}", 100.0) for name in GROUPS]
     names += [(f"plain:{name}", 40.0) for name in HELD_OUT | WORKLOADS]
@@ -247,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=380.0, help="for everything, including writing")
-    parser.add_argument("--workers", type=int, default=15)
+    parser.add_argument("--workers", type=int, default=18)
     parser.add_argument("names", nargs="*", help="kind:name, such as plain:vgg_sgd or calls:recurrent:0/2")
     options = parser.parse_args()
     began = time.time()

@@ -32,10 +32,10 @@ Calls = Iterator[tuple[object, Callable[[], object]]]
 #: By name: the calls, the number of processes, and the seconds of each.
 SECTIONS: dict[str, tuple[Callable[[], Calls], int, float]] = {
     "convolutions": (convolution_grid.calls, 6, 340.0),
-    "recurrent": (recurrent_grid.calls, 2, 240.0),
+    "recurrent": (recurrent_grid.calls, 2, 260.0),
     "attention": (attention_grid.calls, 1, 200.0),
-    "operators": (more_operators.calls, 1, 260.0),
-    "algebra": (algebra_grid.calls, 2, 200.0),
+    "operators": (more_operators.calls, 3, 150.0),
+    "algebra": (algebra_grid.calls, 3, 150.0),
 }
 
 #: They make the inputs of the calls of interest.
@@ -50,6 +50,8 @@ MOST_RESERVED = 5 << 30
 def described(value) -> str:
     if torch.is_tensor(value):
         kind = str(value.dtype).removeprefix("torch.")
+        if value.layout != torch.strided:
+            return f"{kind}[{','.join(map(str, value.shape))}]{str(value.layout).removeprefix('torch.')}"
         where = "" if value.is_cuda else f"@{value.device.type}"
         dense = "" if value.is_contiguous() else f"/{','.join(map(str, value.stride()))}"
         return f"{kind}[{','.join(map(str, value.shape))}{dense}]{where}"
@@ -59,6 +61,13 @@ def described(value) -> str:
             inner = [*inner[:8], f"...{len(inner)}"]
         return f"[{' '.join(inner)}]"
     return str(value).removeprefix("torch.")
+
+
+def place_of(output: object) -> int:
+    """The address of a tensor's storage on the card, 0 for anything else."""
+    if torch.is_tensor(output) and output.layout == torch.strided and output.is_cuda:
+        return output.untyped_storage().data_ptr()
+    return 0
 
 
 class Labels(TorchDispatchMode):
@@ -82,7 +91,7 @@ class Labels(TorchDispatchMode):
             for key, value in (kwargs or {}).items():
                 arguments += f" {key}={described(value)}"
             outputs = tree_flatten(out)[0]
-            places = [o.untyped_storage().data_ptr() if torch.is_tensor(o) and o.is_cuda else 0 for o in outputs]
+            places = [place_of(o) for o in outputs]
             self.calls.append((str(func), arguments, " ".join(map(described, outputs)), begin, end, places))
         return out
 
