@@ -217,6 +217,19 @@ def child(name: str, parts: Path, until: float) -> None:
         file.write(json.dumps(result, separators=(",", ":")) + "\n")
 
 
+def starting_context() -> multiprocessing.context.BaseContext:
+    """Forks of this process, which has imported everything, unless the card cannot be used in one."""
+    fork = multiprocessing.get_context("fork")
+    probe = fork.Process(target=torch.cuda.init)
+    probe.start()
+    probe.join(60)
+    if probe.exitcode == 0:
+        return fork
+    probe.kill()
+    print("no card in a fork: processes are started afresh", flush=True)
+    return multiprocessing.get_context("spawn")
+
+
 def jobs() -> list[tuple[str, float]]:
     """Names with the seconds that each may take, the most important first."""
     names = [(f"plain:{name}", 60.0) for name in LATER]
@@ -257,14 +270,13 @@ def main() -> None:
     parts = Path(tempfile.mkdtemp(prefix="record_memory"))
     pending = [(name, options.seconds) for name in options.names] or jobs()
     total, finished, last_merge = len(pending), 0, began
-    running: dict[str, tuple[multiprocessing.context.ForkProcess, float]] = {}
-    # Forked from a process that has imported everything and not touched the card.
-    fork = multiprocessing.get_context("fork")
+    running: dict[str, tuple[multiprocessing.process.BaseProcess, float]] = {}
+    context = starting_context()
     while (pending or running) and time.time() < deadline + 4:
         while pending and len(running) < options.workers and time.time() < deadline - 3:
             name, seconds = pending.pop(0)
             until = min(time.time() + seconds, deadline)
-            process = fork.Process(target=child, args=(name, parts, until))
+            process = context.Process(target=child, args=(name, parts, until))
             process.start()
             running[name] = process, until
         for name, (process, until) in list(running.items()):
