@@ -385,11 +385,6 @@ void bind_model(py::module_& module) {
           py::arg("pool"))
       .def("clear_workspaces", [](MemoryModel& self) { self.clear_workspaces(); })
       .def(
-          "record_stream",
-          [](MemoryModel& self, uintptr_t storage, c10::StreamId stream) {
-            self.record_stream(reinterpret_cast<const void*>(storage), stream);
-          })
-      .def(
           "host_bytes",
           [](MemoryModel& self) {
             const memory::HostBytes bytes = self.host_bytes();
@@ -438,7 +433,7 @@ void bind_memory_model(py::module_& module) {
       "storage_key",
       [](const at::Tensor& tensor) -> uintptr_t {
         c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl());
-        return storage == nullptr ? 0 : reinterpret_cast<uintptr_t>(storage_context(storage));
+        return storage == nullptr ? 0 : reinterpret_cast<uintptr_t>(observation_of(storage).id);
       },
       py::arg("tensor"));
 }

@@ -1,5 +1,7 @@
 // The allocator model, the memory of a mode, and the ledger of who owns what.
+#include <torchfake/devices/card_memory.h>
 #include <torchfake/memory/memory_model.h>
+#include <torchfake/memory/observer_pair.h>
 
 #include <numeric>
 
@@ -137,6 +139,57 @@ TEST(MemoryModel, CountsTheStoragesOfAModeByDevice) {
   x = at::Tensor();
   EXPECT_EQ(model->allocator(kCuda1).allocated_bytes(), 0);
   EXPECT_EQ(model->allocator(kCuda1).reserved_bytes(), 20 * kMiB);
+}
+
+TEST(MemoryModel, LivesAsLongAsTheStoragesThatItCounts) {
+  std::weak_ptr<MemoryModel> model;
+  c10::Storage of_a_miss;
+  c10::Storage of_a_hit;
+  {
+    const auto made = std::make_shared<MemoryModel>(memory::Card{});
+    model = made;
+    FakeMode mode(FakeModeOptions{.storage_observer = made});
+    of_a_miss = torch::empty({1 << 20}, on(kCuda1)).storage();
+    of_a_hit = torch::empty({1 << 20}, on(kCuda1)).storage();
+  }
+  ASSERT_FALSE(model.expired());
+  EXPECT_EQ(model.lock()->allocator(kCuda1).allocated_bytes(), 8 * kMiB);
+  of_a_miss = c10::Storage();
+  EXPECT_EQ(model.lock()->allocator(kCuda1).allocated_bytes(), 4 * kMiB);
+  of_a_hit = c10::Storage();
+  EXPECT_TRUE(model.expired());
+}
+
+TEST(MemoryModel, FollowsAResizeAndRefusesOneBeforeAnythingChanges) {
+  memory::Card card;
+  card.total_bytes = 900 * kMiB;
+  card.context_bytes = 0;
+  const auto model = std::make_shared<MemoryModel>(card);
+  FakeMode mode(FakeModeOptions{.storage_observer = model});
+  for (int i = 0; i < 2; ++i) {  // a miss and a hit
+    at::Tensor x = torch::empty({1 << 20}, on(kCuda1));
+    x.resize_({1 << 24});
+    EXPECT_EQ(model->allocator(kCuda1).allocated_bytes(), 64 * kMiB);
+    EXPECT_THROW(x.resize_({1 << 28}), c10::OutOfMemoryError);
+    EXPECT_EQ(x.numel(), 1 << 24);
+    EXPECT_EQ(x.storage().nbytes(), 64 * kMiB);
+    EXPECT_EQ(model->allocator(kCuda1).allocated_bytes(), 64 * kMiB);
+  }
+}
+
+TEST(MemoryModel, CountsAlongWithACountingObserver) {
+  const auto cards = std::make_shared<torchfake::CardMemory>(c10::kCUDA);
+  const auto model = std::make_shared<MemoryModel>(memory::Card{});
+  FakeMode mode(FakeModeOptions{.storage_observer = std::make_shared<memory::ObserverPair>(model, cards)});
+  for (int i = 0; i < 2; ++i) {  // a miss and a hit
+    at::Tensor x = torch::empty({1 << 20}, on(kCuda1));
+    EXPECT_EQ(cards->card(1).bytes(), 4 * kMiB);
+    x.resize_({1 << 21});
+    EXPECT_EQ(cards->card(1).bytes(), 8 * kMiB);
+    EXPECT_EQ(model->allocator(kCuda1).allocated_bytes(), 8 * kMiB);
+  }
+  EXPECT_EQ(cards->card(1).bytes(), 0);
+  EXPECT_EQ(model->allocator(kCuda1).allocated_bytes(), 0);
 }
 
 TEST(MemoryModel, TakesTheWorkspaceOfALibraryOnce) {

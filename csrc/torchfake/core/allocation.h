@@ -6,10 +6,13 @@
 
 #include <torchfake/core/scoped.h>
 
+#include <cstdint>
+#include <memory>
 #include <string_view>
 
 namespace torchfake {
 
+class DirectObserver;
 class StorageCounts;
 
 // A storage about to be allocated or resized.
@@ -40,12 +43,38 @@ class StorageObserver {
     return counts_;
   }
 
+  // Where storages on accelerators that can hold a word report themselves, instead of to this observer.
+  struct Direct {
+    DirectObserver* observer = nullptr;  // null if there is no such place
+    StorageCounts* counts = nullptr;  // counters to update as well, or null
+  };
+  const Direct& direct() const {
+    return direct_;
+  }
+
  protected:
   StorageObserver() = default;
   explicit StorageObserver(StorageCounts* counts) : counts_(counts) {}
+  explicit StorageObserver(Direct direct) : direct_(direct) {}
 
  private:
   StorageCounts* const counts_ = nullptr;
+  const Direct direct_;
+};
+
+// An observer that has a word in each storage on an accelerator, which needs neither a context nor a place in a table
+// then. Storages that cannot hold a word, such as those that a kernel creates, are reported as to any other observer.
+// Must stay alive while a storage has a word of it.
+class DirectObserver : public StorageObserver, public std::enable_shared_from_this<DirectObserver> {
+ public:
+  // Returns the word of storage `allocation.id`, which is not 0. Called with at least one byte. May throw like on_alloc().
+  virtual uintptr_t on_direct_alloc(const Allocation& allocation) = 0;
+  virtual void on_direct_free(uintptr_t word) noexcept = 0;
+  // The number of bytes that were reported.
+  virtual size_t direct_nbytes(uintptr_t word) const = 0;
+
+ protected:
+  DirectObserver() : StorageObserver(Direct{this, nullptr}) {}
 };
 
 // While alive, allocations on this thread are attributed to operator `op`, whose name must live as long as the process.

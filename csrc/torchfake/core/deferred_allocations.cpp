@@ -22,42 +22,38 @@ DeferredAllocations* DeferredAllocations::current() {
   return t_current;
 }
 
-void DeferredAllocations::add(StorageContext* context, std::shared_ptr<StorageObserver> observer) {
+void DeferredAllocations::add(
+    c10::StorageImpl* storage,
+    c10::Device device,
+    std::shared_ptr<StorageObserver> observer) {
   // Several outputs may be views of the same storage.
   const bool waits =
-      std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.context == context; });
+      std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.storage == storage; });
   if (!waits) {
-    waiting_.push_back({context, std::move(observer)});
+    waiting_.push_back({storage, device, std::move(observer)});
   }
 }
 
-void DeferredAllocations::forget(const StorageContext* context) {
+void DeferredAllocations::forget(const c10::StorageImpl* storage) {
   for (DeferredAllocations* scope = this; scope != nullptr; scope = scope->outer_) {
-    std::erase_if(scope->waiting_, [&](const Waiting& waiting) { return waiting.context == context; });
+    std::erase_if(scope->waiting_, [&](const Waiting& waiting) { return waiting.storage == storage; });
   }
-}
-
-void DeferredAllocations::tell(Waiting waiting) {
-  StorageContext& context = *waiting.context;
-  waiting.observer->on_alloc(allocation_of(&context, context.device(), context.nbytes));
-  context.observer = std::move(waiting.observer);
 }
 
 void DeferredAllocations::tell(c10::StorageImpl* storage) {
-  const StorageContext* context = storage_context(storage);
   const auto found = std::find_if(
-      waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.context == context; });
+      waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.storage == storage; });
   if (found == waiting_.end()) {
     return;  // an input, or already reported
   }
-  Waiting waiting = std::move(*found);
+  const Waiting waiting = std::move(*found);
   waiting_.erase(found);
-  tell(std::move(waiting));
+  report_allocation(waiting.storage, waiting.device, waiting.observer);
 }
 
 void DeferredAllocations::tell_rest() {
-  for (Waiting& waiting : std::exchange(waiting_, {})) {
-    tell(std::move(waiting));
+  for (const Waiting& waiting : std::exchange(waiting_, {})) {
+    report_allocation(waiting.storage, waiting.device, waiting.observer);
   }
 }
 

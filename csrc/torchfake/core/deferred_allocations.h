@@ -22,8 +22,8 @@ class DeferredAllocations {
   // The innermost one of this thread, or null.
   static DeferredAllocations* current();
 
-  void add(StorageContext* context, std::shared_ptr<StorageObserver> observer);
-  void forget(const StorageContext* context);
+  void add(c10::StorageImpl* storage, c10::Device device, std::shared_ptr<StorageObserver> observer);
+  void forget(const c10::StorageImpl* storage);
 
   // Reports the storage if it is pending. Throws what the observer throws.
   void tell(c10::StorageImpl* storage);
@@ -32,11 +32,10 @@ class DeferredAllocations {
 
  private:
   struct Waiting {
-    StorageContext* context;
+    c10::StorageImpl* storage;
+    c10::Device device;
     std::shared_ptr<StorageObserver> observer;
   };
-
-  static void tell(Waiting waiting);
 
   std::vector<Waiting> waiting_;
   DeferredAllocations* const outer_;

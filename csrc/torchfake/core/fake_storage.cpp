@@ -19,12 +19,12 @@ namespace torchfake {
 
 namespace {
 
-// A storage created for a fake rather than by a kernel. Its memory is recycled, and it can update the counters itself,
-// so it needs no context to be counted.
+// A storage created for a fake rather than by a kernel. Its memory is recycled, and it can update counters and report to
+// a DirectObserver itself, so it needs no context for either.
 struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
   using StorageImpl::StorageImpl;
   ~FakeStorageImpl() override {
-    count_in(nullptr);
+    end_observation();
   }
   FakeStorageImpl(const FakeStorageImpl&) = delete;
   FakeStorageImpl& operator=(const FakeStorageImpl&) = delete;
@@ -33,44 +33,103 @@ struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
 
   // A storage that is only weakly referenced is dead.
   void release_resources() override {
-    count_in(nullptr);
+    end_observation();
     StorageImpl::release_resources();
   }
 
-  // Makes it part of `counts`, or of none.
+  // Makes it part of `counts`, which may be null.
   void count_in(DeviceCounts* counts) {
-    if (counts_ != nullptr && counted_ > 0) {
-      counts_->remove(counted_);
-    }
     counts_ = counts;
     if (counts_ != nullptr) {
-      counted_ = StorageCounts::rounded(nbytes());
-      if (counted_ > 0) {
-        counts_->add(counted_);
+      value_ = StorageCounts::rounded(nbytes());
+      if (value_ > 0) {
+        counts_->add(static_cast<int64_t>(value_));
       }
     }
   }
 
-  // Called after a possible change of size.
-  void count_again() {
-    if (counts_ != nullptr) {
-      const int64_t before = std::exchange(counted_, StorageCounts::rounded(nbytes()));
-      counts_->resize(before, counted_);
+  // Reports it to `observer`, and makes it part of `counts`, which may be null. Throws what the observer throws.
+  void report_to(DirectObserver* observer, DeviceCounts* counts, c10::Device device) {
+    value_ = word_for(observer, device, nbytes());
+    observer_ = observer;
+    counts_ = counts;
+    if (const int64_t counted = this->counted(); counts_ != nullptr && counted > 0) {
+      counts_->add(counted);
     }
+  }
+
+  // Called before the size becomes `nbytes`. Throws what the observer throws, with nothing changed.
+  void report_resize(c10::Device device, size_t nbytes) {
+    const int64_t before = counted();
+    if (observer_ == nullptr) {
+      value_ = StorageCounts::rounded(nbytes);
+    } else {
+      // In PyTorch's order: allocate the new memory, copy, release the old memory.
+      release(std::exchange(value_, word_for(observer_, device, nbytes)));
+    }
+    if (counts_ != nullptr) {
+      counts_->resize(before, counted());
+    }
+  }
+
+  void end_observation() {
+    if (const int64_t counted = this->counted(); counts_ != nullptr && counted > 0) {
+      counts_->remove(counted);
+    }
+    if (observer_ != nullptr) {
+      release(std::exchange(value_, 0));
+    } else if (counts_ == nullptr) {
+      if (DeferredAllocations* deferred = DeferredAllocations::current(); C10_UNLIKELY(deferred != nullptr)) {
+        deferred->forget(this);
+      }
+    }
+    counts_ = nullptr;
+    observer_ = nullptr;
   }
 
   DeviceCounts* counts() const {
     return counts_;
   }
+  DirectObserver* observer() const {
+    return observer_;
+  }
+  uintptr_t word() const {
+    return observer_ == nullptr ? 0 : value_;
+  }
+  // The size that the observer was told, if there is one.
+  std::optional<size_t> reported_nbytes() const {
+    return observer_ == nullptr ? std::nullopt : std::optional(value_ == 0 ? 0 : observer_->direct_nbytes(value_));
+  }
 
  private:
-  DeviceCounts* counts_ = nullptr;
-  int64_t counted_ = 0;
-};
+  uintptr_t word_for(DirectObserver* observer, c10::Device device, size_t nbytes) const {
+    return nbytes == 0 ? 0 : observer->on_direct_alloc(allocation_of(this, device, nbytes));
+  }
+  void release(uintptr_t word) noexcept {
+    if (word != 0) {
+      observer_->on_direct_free(word);
+    }
+  }
+  int64_t counted() const {
+    if (counts_ == nullptr) {
+      return 0;
+    }
+    return observer_ == nullptr ? static_cast<int64_t>(value_) : StorageCounts::rounded(*reported_nbytes());
+  }
 
-void count_again(c10::StorageImpl* storage) {
-  if (auto* fake = dynamic_cast<FakeStorageImpl*>(storage)) {
-    fake->count_again();
+  DeviceCounts* counts_ = nullptr;
+  DirectObserver* observer_ = nullptr;
+  uintptr_t value_ = 0;  // the observer's word or, without an observer, the bytes that are counted
+};
+static_assert(sizeof(FakeStorageImpl) <= 120);  // malloc rounds this up to what it takes anyway
+
+FakeStorageImpl* as_fake_storage(c10::StorageImpl* storage) {
+  return dynamic_cast<FakeStorageImpl*>(storage);
+}
+
+void report_resize(c10::StorageImpl* storage, size_t nbytes) {
+  if (FakeStorageImpl* fake = as_fake_storage(storage)) {
+    fake->report_resize(claimed_device_of(storage).value_or(c10::Device(c10::kMeta)), nbytes);
   }
 }
 
@@ -115,27 +174,33 @@ StorageContext* ensure_context(c10::StorageImpl* storage, c10::Device device) {
   return context;
 }
 
-// Makes reading the data an error, and registers the storage with the observer, if there is one.
-void guard(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  compat::set_write_hook(storage, &refuse_data);
-  if (C10_UNLIKELY(observer != nullptr)) {
-    if (auto* fake = dynamic_cast<FakeStorageImpl*>(storage); fake != nullptr && fake->counts() != nullptr) {
-      if (observer->counts() != nullptr) {
-        return;  // it updates the counters itself
-      }
-      fake->count_in(nullptr);
-    }
-    StorageContext* context = ensure_context(storage, device);
-    if (context->observer) {
-      return;
-    }
-    if (DeferredAllocations* deferred = DeferredAllocations::current()) {
-      deferred->add(context, observer);
-      return;
-    }
-    observer->on_alloc(allocation_of(context, device, context->nbytes));
-    context->observer = observer;
+bool reports_directly(const FakeStorageImpl* fake, c10::Device device, const StorageObserver& observer) {
+  return fake != nullptr && observer.direct().observer != nullptr && !device.is_cpu() && !device.is_meta();
+}
+
+// Registers the storage with `observer`, unless another one has it. `fake` is the storage itself, or null.
+void register_with(
+    c10::StorageImpl* storage,
+    FakeStorageImpl* fake,
+    c10::Device device,
+    const std::shared_ptr<StorageObserver>& observer) {
+  if (fake != nullptr && fake->observer() != nullptr) {
+    return;
   }
+  if (fake != nullptr && fake->counts() != nullptr) {
+    if (observer->counts() != nullptr) {
+      return;
+    }
+    fake->end_observation();
+  }
+  if (const StorageContext* context = storage_context(storage); context != nullptr && context->observer) {
+    return;
+  }
+  if (DeferredAllocations* deferred = DeferredAllocations::current()) {
+    deferred->add(storage, device, observer);
+    return;
+  }
+  report_allocation(storage, device, observer);
 }
 
 std::atomic<size_t> g_bytes_in_use{0};
@@ -178,7 +243,7 @@ StorageContext::~StorageContext() {
   if (observer) {
     observer->on_free(this, device(), nbytes);
   } else if (DeferredAllocations* deferred = DeferredAllocations::current()) {
-    deferred->forget(this);
+    deferred->forget(storage);
   }
   // A storage that lives on with a different DataPtr must not ask this context for memory.
   if (c10::raw::intrusive_ptr::use_count(storage) > 0 && storage->allocator() == this) {
@@ -193,6 +258,7 @@ c10::DataPtr StorageContext::allocate(size_t new_nbytes) {
   if (observer) {
     observer->on_resize(allocation_of(this, device(), new_nbytes), nbytes);
   }
+  report_resize(storage, new_nbytes);
   forget_known_bytes(storage);
   nbytes = new_nbytes;
   storage->_mutable_data_ptr_no_checks().release_context();
@@ -213,10 +279,14 @@ std::optional<c10::Device> claimed_device_of(const c10::StorageImpl* storage) {
 c10::Storage sibling_storage(const c10::Storage& storage, size_t nbytes, c10::Device device) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   const StorageContext* context = storage_context(impl);
-  c10::Storage made = new_fake_storage(nbytes, device, context == nullptr ? nullptr : context->observer);
-  const auto* counted = dynamic_cast<const FakeStorageImpl*>(impl);
-  if (counted != nullptr && counted->counts() != nullptr && claimed_device_of(impl) == device) {
-    static_cast<FakeStorageImpl*>(made.unsafeGetStorageImpl())->count_in(counted->counts());
+  const FakeStorageImpl* fake = as_fake_storage(impl);
+  std::shared_ptr<StorageObserver> observer = context == nullptr ? nullptr : context->observer;
+  if (observer == nullptr && fake != nullptr && fake->observer() != nullptr) {
+    observer = fake->observer()->shared_from_this();
+  }
+  c10::Storage made = new_fake_storage(nbytes, device, observer);
+  if (observer == nullptr && fake != nullptr && fake->counts() != nullptr && claimed_device_of(impl) == device) {
+    static_cast<FakeStorageImpl*>(made.unsafeGetStorageImpl())->count_in(fake->counts());
   }
   return made;
 }
@@ -228,20 +298,48 @@ c10::Storage new_fake_storage(size_t nbytes, c10::Device device, const std::shar
       c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
       claimed_memory(device),
       /*resizable=*/true);
-  if (StorageCounts* counts = observer == nullptr ? nullptr : observer->counts()) {
-    compat::set_write_hook(storage.get(), &refuse_data);
-    storage->count_in(counts->of(device));
-  } else {
-    guard(storage.get(), device, observer);
+  compat::set_write_hook(storage.get(), &refuse_data);
+  if (observer != nullptr) {
+    if (StorageCounts* counts = observer->counts()) {
+      storage->count_in(counts->of(device));
+    } else {
+      register_with(storage.get(), storage.get(), device, observer);
+    }
   }
   return c10::Storage(c10::intrusive_ptr<c10::StorageImpl>(std::move(storage)));
 }
 
 void adopt_storage(const c10::Storage& storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer) {
-  if (storage_context(storage.unsafeGetStorageImpl()) == nullptr) {
-    storage.unsafeGetStorageImpl()->set_allocator(claimed_memory(device));
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  if (storage_context(impl) == nullptr) {
+    impl->set_allocator(claimed_memory(device));
   }
-  guard(storage.unsafeGetStorageImpl(), device, observer);
+  compat::set_write_hook(impl, &refuse_data);
+  if (observer != nullptr) {
+    register_with(impl, as_fake_storage(impl), device, observer);
+  }
+}
+
+void report_allocation(
+    c10::StorageImpl* storage,
+    c10::Device device,
+    const std::shared_ptr<StorageObserver>& observer) {
+  if (FakeStorageImpl* fake = as_fake_storage(storage); reports_directly(fake, device, *observer)) {
+    StorageCounts* counts = observer->direct().counts;
+    fake->report_to(observer->direct().observer, counts == nullptr ? nullptr : counts->of(device), device);
+    return;
+  }
+  StorageContext* context = ensure_context(storage, device);
+  observer->on_alloc(allocation_of(context, device, context->nbytes));
+  context->observer = observer;
+}
+
+Observation observation_of(c10::StorageImpl* storage) {
+  if (const FakeStorageImpl* fake = as_fake_storage(storage); fake != nullptr && fake->observer() != nullptr) {
+    return {fake->observer(), fake, fake->word()};
+  }
+  const StorageContext* context = storage_context(storage);
+  return context == nullptr || !context->observer ? Observation{} : Observation{context->observer.get(), context};
 }
 
 namespace {
@@ -378,29 +476,34 @@ size_t bytes_now(const c10::StorageImpl& storage) {
 }
 
 void note_resize(c10::StorageImpl* storage) {
-  StorageContext* context = storage_context(storage);
   if (has_symbolic_bytes(*storage)) {
     return;
   }
-  if (context == nullptr || context->nbytes == storage->nbytes()) {
-    count_again(storage);
-    return;
-  }
   const size_t nbytes = storage->nbytes();
-  storage->set_nbytes(context->nbytes);
-  resize_storage(storage, nbytes);
+  const FakeStorageImpl* fake = as_fake_storage(storage);
+  std::optional<size_t> before = fake == nullptr ? std::nullopt : fake->reported_nbytes();
+  if (const StorageContext* context = storage_context(storage); !before && context != nullptr) {
+    before = context->nbytes;
+  }
+  if (!before) {
+    report_resize(storage, nbytes);
+  } else if (*before != nbytes) {
+    storage->set_nbytes(*before);
+    resize_storage(storage, nbytes);
+  }
 }
 
 void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
-  if (StorageContext* context = storage_context(storage)) {
-    if (context->observer) {
-      context->observer->on_resize(allocation_of(context, context->device(), nbytes), context->nbytes);
-    }
+  StorageContext* context = storage_context(storage);
+  if (context != nullptr && context->observer) {
+    context->observer->on_resize(allocation_of(context, context->device(), nbytes), context->nbytes);
+  }
+  report_resize(storage, nbytes);
+  if (context != nullptr) {
     context->nbytes = nbytes;
     forget_known_bytes(storage);
   }
   storage->set_nbytes(nbytes);
-  count_again(storage);
 }
 
 }  // namespace torchfake

@@ -159,6 +159,18 @@ void complete_known_bytes(c10::StorageImpl* storage);
 // Forgets the values of `storage`. Does nothing if they are unknown.
 void forget_known_bytes(c10::StorageImpl* storage);
 
+// Tells `observer` of a storage that it has not been told of. Throws what the observer throws.
+void report_allocation(c10::StorageImpl* storage, c10::Device device, const std::shared_ptr<StorageObserver>& observer);
+
+// The observer that has been told of the storage, the id that it was given, and its word in the storage. All are null or
+// 0 for a storage that nobody observes, or that is only counted.
+struct Observation {
+  StorageObserver* observer = nullptr;
+  const void* id = nullptr;
+  uintptr_t word = 0;  // of a DirectObserver
+};
+Observation observation_of(c10::StorageImpl* storage);
+
 // Called after an operator may have changed the size of `storage`: notifies the observer, and forgets known bytes that
 // no longer cover the storage. If the observer throws, restores the old size and rethrows.
 void note_resize(c10::StorageImpl* storage);

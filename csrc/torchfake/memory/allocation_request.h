@@ -18,12 +18,15 @@ struct CachingAllocator::Request {
   c10::StreamId stream = 0;
   BlockPool* pool = nullptr;
   bool expandable = false;
+  Segment before_all;  // of the stream, and ordered before all segments: see key()
 
-  Block key() const {
+  // Ordered before all blocks that are large enough.
+  Block key() {
+    before_all.stream = stream;
+    before_all.registration = -1;
     Block block;
-    block.stream = stream;
+    block.segment = &before_all;
     block.size = size;
-    block.registration = -1;
     return block;
   }
 };

@@ -37,11 +37,11 @@ const char* to_string(TraceEntry::Action action) {
   TORCH_INTERNAL_ASSERT(false);
 }
 
-template <typename F>
-void CachingAllocator::for_each_block(F&& f) const {
-  for (const std::unique_ptr<Block>& block : blocks_) {
-    if (block->pool != nullptr) {
-      f(block.get());
+void CachingAllocator::for_each_allocated(const std::function<void(Block&)>& f) {
+  const std::lock_guard lock(mutex_);
+  for (Block& block : blocks_.all()) {
+    if (block.segment != nullptr && block.is_allocated) {
+      f(block);
     }
   }
 }
@@ -103,7 +103,7 @@ void CachingAllocator::begin_pool_scope(PoolId pool) {
   const std::lock_guard lock(mutex_);
   auto& entry = private_pools_[pool];
   if (entry == nullptr) {
-    entry = std::make_unique<PrivatePool>(pool, config_.release.prefers_older_segments());
+    entry = std::make_unique<PrivatePool>(*this, pool, config_.release.prefers_older_segments());
   }
   entry->is_released = false;
   scopes_.push_back(pool);
@@ -193,17 +193,18 @@ void CachingAllocator::set_trace(std::function<void(const TraceEntry&)> trace) {
 std::vector<SegmentInfo> CachingAllocator::snapshot() const {
   const std::lock_guard lock(mutex_);
   std::vector<SegmentInfo> segments;
-  for_each_block([&](const Block* head) {
+  for (const Block& one : blocks_.all()) {
     // Each mapped range of an expandable segment is a segment of its own.
-    if (!head->is_mapped || (head->prev != nullptr && head->prev->is_mapped)) {
-      return;
+    const Block* head = &one;
+    if (one.segment == nullptr || !one.is_mapped || (one.prev != nullptr && one.prev->is_mapped)) {
+      continue;
     }
     SegmentInfo& segment = segments.emplace_back();
     segment.address = head->address;
-    segment.stream = head->stream;
-    segment.is_large = !head->pool->is_small;
-    segment.is_expandable = head->expandable != nullptr;
-    segment.pool = head->pool->id();
+    segment.stream = head->stream();
+    segment.is_large = !head->pool().is_small;
+    segment.is_expandable = head->segment->is_expandable();
+    segment.pool = head->pool().id();
     for (const Block* block = head; block != nullptr && block->is_mapped; block = block->next) {
       BlockInfo& info = segment.blocks.emplace_back();
       info = {block->address, block->size, block->requested_size, block->is_allocated, !block->is_free()};
@@ -212,7 +213,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
       segment.active_size += info.is_active ? info.size : 0;
       segment.requested_size += info.is_active ? info.requested_size : 0;
     }
-  });
+  }
   std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
   return segments;
 }

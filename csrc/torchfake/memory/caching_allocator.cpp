@@ -40,8 +40,8 @@ CachingAllocator::CachingAllocator(AllocatorConfig config, DeviceMemory& memory,
     : config_(std::move(config)),
       memory_(memory),
       device_(device),
-      small_(std::make_unique<BlockPool>(true, config_.release.prefers_older_segments(), nullptr)),
-      large_(std::make_unique<BlockPool>(false, config_.release.prefers_older_segments(), nullptr)) {
+      small_(std::make_unique<BlockPool>(*this, true, config_.release.prefers_older_segments())),
+      large_(std::make_unique<BlockPool>(*this, false, config_.release.prefers_older_segments())) {
   if (config_.per_process_memory_fraction < 1) {
     set_memory_fraction(config_.per_process_memory_fraction);
   }
@@ -49,30 +49,23 @@ CachingAllocator::CachingAllocator(AllocatorConfig config, DeviceMemory& memory,
 
 CachingAllocator::~CachingAllocator() = default;
 
-Block* CachingAllocator::new_block(const Block& like) {
-  Block* block = nullptr;
-  if (spare_.empty()) {
-    block = blocks_.emplace_back(std::make_unique<Block>()).get();
-  } else {
-    block = spare_.back();
-    spare_.pop_back();
-    *block = Block{};
-  }
-  block->pool = like.pool;
-  block->stream = like.stream;
-  block->expandable = like.expandable;
-  block->registration = like.registration;
-  return block;
+Segment* CachingAllocator::new_segment_record(BlockPool& pool, c10::StreamId stream) {
+  Segment* segment = segments_.make();
+  segment->pool = &pool;
+  segment->stream = stream;
+  segment->registration = registrations_++;
+  return segment;
 }
 
-void CachingAllocator::delete_block(Block* block) {
-  block->pool = nullptr;
-  spare_.push_back(block);
+Block* CachingAllocator::new_block(Segment* segment) {
+  Block* block = blocks_.make();
+  block->segment = segment;
+  return block;
 }
 
 void CachingAllocator::trace(Action action, const Block& block, uint64_t address, size_t size) const {
   if (C10_UNLIKELY(static_cast<bool>(trace_))) {
-    trace_({action, address, size, block.stream, block.pool->id()});
+    trace_({action, address, size, block.stream(), block.pool().id()});
   }
 }
 
@@ -107,7 +100,7 @@ BlockPool& CachingAllocator::pool_for(size_t size) {
 
 bool CachingAllocator::should_split(const Request& request, const Block* block) const {
   const size_t rest = block->size - request.size;
-  if (block->pool->is_small || request.expandable) {
+  if (block->pool().is_small || request.expandable) {
     return rest >= kMinBlock;
   }
   return request.size < config_.max_split_size && rest > kSmallSize;
@@ -175,20 +168,20 @@ Block* CachingAllocator::find_free(Request& request) {
   }
   Block key = request.key();
   auto found = pool.free.lower_bound(&key);
-  const auto is_ours = [&](auto at) { return at != pool.free.end() && (*at)->stream == request.stream; };
+  const auto is_ours = [&](auto at) { return at != pool.free.end() && (*at)->stream() == request.stream; };
   if (!is_ours(found)) {
     return nullptr;
   }
-  if ((*found)->expandable != nullptr) {
+  if ((*found)->segment->is_expandable()) {
     if (request.expandable) {
       // An expandable block counts as the size to which it can grow. A larger block with less room to grow fits better.
       for (auto next = std::next(found);
-           (*found)->expandable != nullptr && is_ours(next) && size_with_room(*next) < size_with_room(*found);
+           (*found)->segment->is_expandable() && is_ours(next) && size_with_room(*next) < size_with_room(*found);
            ++next) {
         found = next;
       }
     } else {
-      while (is_ours(found) && (*found)->expandable != nullptr) {
+      while (is_ours(found) && (*found)->segment->is_expandable()) {
         ++found;
       }
       if (!is_ours(found)) {
@@ -230,11 +223,7 @@ Block* CachingAllocator::new_segment(Request& request, bool is_retry) {
   if (pool.owner != nullptr) {
     ++pool.owner->segments;
   }
-  Block like;
-  like.pool = &pool;
-  like.stream = request.stream;
-  like.registration = registrations_++;
-  Block* block = new_block(like);
+  Block* block = new_block(new_segment_record(pool, request.stream));
   block->address = *address;
   block->size = request.segment;
   total_ += block->size;
@@ -253,15 +242,14 @@ Block* CachingAllocator::hand_out(const Request& request, Block* block) {
   const bool was_split = block->is_split();
   if (should_split(request, block)) {
     Block* rest = block;
-    block = new_block(*rest);
-    block->pool = &pool;
+    block = new_block(rest->segment);
     block->address = rest->address;
     block->size = request.size;
     block->insert_between(rest->prev, rest);
     rest->address += request.size;
     rest->size -= request.size;
     pool.insert(rest);
-    if (block->expandable == nullptr) {
+    if (!block->segment->is_expandable()) {
       if (was_split) {
         stats_.inactive_split_bytes.decrease(pool.is_small, block->size);
       } else {
@@ -269,11 +257,12 @@ Block* CachingAllocator::hand_out(const Request& request, Block* block) {
         stats_.inactive_split.increase(pool.is_small, 1);
       }
     }
-  } else if (was_split && block->expandable == nullptr) {
+  } else if (was_split && !block->segment->is_expandable()) {
     stats_.inactive_split_bytes.decrease(pool.is_small, block->size);
     stats_.inactive_split.decrease(pool.is_small, 1);
   }
   block->is_allocated = true;
+  block->storage = nullptr;
   block->requested_size = request.requested;
   trace(Action::kAlloc, *block, block->address, block->requested_size);
   stats_.allocation.increase(pool.is_small, 1);
@@ -291,7 +280,7 @@ Block* CachingAllocator::hand_out(const Request& request, Block* block) {
 
 void CachingAllocator::free(Block* block) {
   const std::lock_guard lock(mutex_);
-  BlockPool& pool = *block->pool;
+  BlockPool& pool = block->pool();
   block->is_allocated = false;
   stats_.allocation.decrease(pool.is_small, 1);
   stats_.allocated_bytes.decrease(pool.is_small, block->size);
@@ -299,7 +288,7 @@ void CachingAllocator::free(Block* block) {
   if (block->size >= config_.max_split_size) {
     stats_.oversize_allocations.decrease(1);
   }
-  if (C10_LIKELY(!block->is_used_elsewhere())) {
+  if (C10_LIKELY(!block->is_used_elsewhere)) {
     take_back(block);
   } else if (is_capturing()) {
     deferred_.push_back(block);
@@ -310,15 +299,16 @@ void CachingAllocator::free(Block* block) {
 
 // The block waits for the work queued on the streams that use it.
 void CachingAllocator::record_events(Block* block) {
-  const auto streams = std::exchange(block->stream_uses, nullptr);
-  for (const c10::StreamId stream : *streams) {
+  const auto streams = stream_uses_.extract(block);
+  block->is_used_elsewhere = false;
+  for (const c10::StreamId stream : streams.mapped()) {
     ++block->event_count;
     events_.emplace_back(stream, block);
   }
 }
 
 void CachingAllocator::take_back(Block* block) {
-  BlockPool& pool = *block->pool;
+  BlockPool& pool = block->pool();
   trace(Action::kFreeCompleted, *block, block->address, block->requested_size);
   const size_t size = block->size;
   const size_t requested = block->requested_size;
@@ -341,7 +331,7 @@ void CachingAllocator::take_back(Block* block) {
       stat.decrease(pool.is_small, static_cast<size_t>(-by));
     }
   };
-  if (block->expandable == nullptr) {
+  if (!block->segment->is_expandable()) {
     change(stats_.inactive_split, blocks);
     change(stats_.inactive_split_bytes, bytes);
   }
@@ -356,7 +346,7 @@ size_t CachingAllocator::merge(Block* block, Block* neighbour) {
     return 0;
   }
   // Done before the neighbour changes: the sets are ordered by the fields that change.
-  BlockPool& pool = *block->pool;
+  BlockPool& pool = block->pool();
   if (neighbour->is_mapped) {
     pool.take(pool.free.find(neighbour));
   } else {
@@ -370,19 +360,17 @@ size_t CachingAllocator::merge(Block* block, Block* neighbour) {
   }
   const size_t size = neighbour->size;
   block->size += size;
-  delete_block(neighbour);
+  blocks_.drop(neighbour);
   return size;
 }
 
 void CachingAllocator::record_stream(Block* block, c10::StreamId stream) {
   const std::lock_guard lock(mutex_);
-  if (stream == block->stream) {
+  if (stream == block->stream()) {
     return;
   }
-  if (block->stream_uses == nullptr) {
-    block->stream_uses = std::make_unique<std::set<c10::StreamId>>();
-  }
-  block->stream_uses->insert(stream);
+  stream_uses_[block].insert(stream);
+  block->is_used_elsewhere = true;
 }
 
 void CachingAllocator::process_events() {

@@ -8,7 +8,9 @@
 #include <torchfake/memory/allocator_stats.h>
 #include <torchfake/memory/device_memory.h>
 
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,7 +39,37 @@ namespace torchfake::memory {
 struct Block;
 struct BlockPool;
 struct PrivatePool;
-struct ExpandableSegment;
+struct Segment;
+
+// Objects that are created and deleted often, with stable addresses. `Item` must be default-constructible.
+template <typename Item>
+class Slab {
+ public:
+  Item* make() {
+    if (spare_.empty()) {
+      return &items_.emplace_back();
+    }
+    Item* item = spare_.back();
+    spare_.pop_back();
+    return item;
+  }
+  // The item is reset, so that it can be told from existing ones.
+  void drop(Item* item) {
+    *item = Item{};
+    spare_.push_back(item);
+  }
+  // All items, existing and dropped.
+  std::deque<Item>& all() {
+    return items_;
+  }
+  const std::deque<Item>& all() const {
+    return items_;
+  }
+
+ private:
+  std::deque<Item> items_;
+  std::vector<Item*> spare_;
+};
 
 struct BlockInfo {
   uint64_t address = 0;
@@ -121,6 +153,8 @@ class CachingAllocator {
   int64_t reserved_bytes() const;
   // Ordered by address.
   std::vector<SegmentInfo> snapshot() const;
+  // Calls `f` with every block in use, under the allocator's lock.
+  void for_each_allocated(const std::function<void(Block&)>& f);
   // The size of a block, which may exceed the requested size, and its address.
   static size_t block_size(const Block* block);
   static uint64_t block_address(const Block* block);
@@ -135,7 +169,7 @@ class CachingAllocator {
   Block* find_free(Request& request);
   Block* new_segment(Request& request, bool is_retry);
   Block* expand_segment(Request& request);
-  Block* find_expandable(const Request& request);
+  Block* find_expandable(Request& request);
   bool map(Block* block, size_t nbytes);
   void unmap(Block* block);
   Block* hand_out(const Request& request, Block* block);
@@ -152,7 +186,7 @@ class CachingAllocator {
   void process_events();
   void synchronize_events();
   void collect_garbage();
-  bool release_oversized(const Request& request);
+  bool release_oversized(Request& request);
   bool release_cached();
   void release_blocks(BlockPool& pool);
   void release(Block* block);
@@ -160,10 +194,8 @@ class CachingAllocator {
   [[noreturn]] void throw_out_of_memory(const Request& request);
   void trace(TraceEntry::Action action, const Block& block, uint64_t address, size_t size) const;
 
-  Block* new_block(const Block& like);
-  void delete_block(Block* block);
-  template <typename F>
-  void for_each_block(F&& f) const;
+  Segment* new_segment_record(BlockPool& pool, c10::StreamId stream);
+  Block* new_block(Segment* segment);
 
   mutable std::mutex mutex_;
   AllocatorConfig config_;
@@ -177,11 +209,11 @@ class CachingAllocator {
   std::unique_ptr<BlockPool> large_;
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_pools_;
   std::vector<PoolId> scopes_;
-  std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   std::vector<std::pair<c10::StreamId, Block*>> events_;  // in the order of recording
   std::vector<Block*> deferred_;  // freed during a graph capture
-  std::vector<std::unique_ptr<Block>> blocks_;  // all blocks, existing and deleted
-  std::vector<Block*> spare_;  // deleted blocks without a pool, to be reused
+  Slab<Block> blocks_;
+  Slab<Segment> segments_;
+  std::map<const Block*, std::set<c10::StreamId>> stream_uses_;  // other streams that use a block
   std::function<void(const TraceEntry&)> trace_;
 };
 

@@ -13,7 +13,7 @@ using Action = TraceEntry::Action;
 
 }  // namespace
 
-Block* CachingAllocator::find_expandable(const Request& request) {
+Block* CachingAllocator::find_expandable(Request& request) {
   BlockPool& pool = *request.pool;
   const auto has_room = [&](const Block* block) {
     size_t bytes = 0;
@@ -24,7 +24,8 @@ Block* CachingAllocator::find_expandable(const Request& request) {
   };
   Block key = request.key();
   key.address = 0;
-  for (auto it = pool.unmapped.lower_bound(&key); it != pool.unmapped.end() && (*it)->stream == request.stream; ++it) {
+  for (auto it = pool.unmapped.lower_bound(&key); it != pool.unmapped.end() && (*it)->stream() == request.stream;
+       ++it) {
     Block* block = *it;
     if (block->prev != nullptr && block->prev->is_free()) {
       block = block->prev;
@@ -33,21 +34,15 @@ Block* CachingAllocator::find_expandable(const Request& request) {
       return block;
     }
   }
-  auto segment = std::make_unique<ExpandableSegment>();
+  Segment* segment = new_segment_record(pool, request.stream);
   segment->page = pool.is_small ? kSmallSegment : config_.large_segment_size;
   // An eighth more than the card's memory, because memory may have to be mapped at higher addresses.
   segment->size = round_up(memory_.total_bytes() + memory_.total_bytes() / 8, segment->page);
   segment->address = memory_.reserve_addresses(segment->size);
-  Block like;
-  like.pool = &pool;
-  like.stream = request.stream;
-  like.expandable = segment.get();
-  like.registration = registrations_++;
-  Block* block = new_block(like);
+  Block* block = new_block(segment);
   block->address = segment->address;
   block->size = segment->size;
   block->is_mapped = false;
-  expandable_.push_back(std::move(segment));
   pool.unmapped.insert(block);
   return block;
 }
@@ -70,8 +65,8 @@ Block* CachingAllocator::expand_segment(Request& request) {
 }
 
 bool CachingAllocator::map(Block* block, size_t nbytes) {
-  BlockPool& pool = *block->pool;
-  const size_t size = block->expandable->page_above(block->address + nbytes) - block->address;
+  BlockPool& pool = block->pool();
+  const size_t size = block->segment->page_above(block->address + nbytes) - block->address;
   if (!memory_.map(block->address, size)) {
     return false;
   }
@@ -79,7 +74,7 @@ bool CachingAllocator::map(Block* block, size_t nbytes) {
   block->is_mapped = true;
   const uint64_t address = block->address;
   if (size < block->size) {
-    Block* rest = new_block(*block);
+    Block* rest = new_block(block->segment);
     rest->address = block->address + size;
     rest->size = block->size - size;
     rest->is_mapped = false;
@@ -98,24 +93,24 @@ bool CachingAllocator::map(Block* block, size_t nbytes) {
 }
 
 void CachingAllocator::unmap(Block* block) {
-  BlockPool& pool = *block->pool;
+  BlockPool& pool = block->pool();
   const uint64_t end_of_block = block->address + block->size;
-  const uint64_t begin = block->expandable->page_above(block->address);
-  const uint64_t end = block->expandable->page_below(end_of_block);
+  const uint64_t begin = block->segment->page_above(block->address);
+  const uint64_t end = block->segment->page_below(end_of_block);
   if (begin >= end) {
     return;
   }
   memory_.unmap(begin, end - begin);
   pool.free.erase(block);
   if (begin > block->address) {
-    Block* before = new_block(*block);
+    Block* before = new_block(block->segment);
     before->address = block->address;
     before->size = begin - block->address;
     before->insert_between(block->prev, block);
     pool.insert(before);
   }
   if (end < end_of_block) {
-    Block* after = new_block(*block);
+    Block* after = new_block(block->segment);
     after->address = end;
     after->size = end_of_block - end;
     after->insert_between(block, block->next);

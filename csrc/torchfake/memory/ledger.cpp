@@ -69,7 +69,7 @@ void Ledger::death(uint32_t number) noexcept {
 void claim_tensor(Ledger& ledger, const at::Tensor& tensor, Owner owner, uint32_t scope) {
   if (tensor.defined() && as_fake(tensor) != nullptr) {
     if (c10::StorageImpl* storage = storage_of(*tensor.unsafeGetTensorImpl())) {
-      ledger.claim(storage_context(storage), owner, scope);
+      ledger.claim(observation_of(storage).id, owner, scope);
     }
   }
 }

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <torchfake/memory/block.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -51,8 +53,8 @@ struct MemoryModel::Device {
   CachingAllocator allocator;
   std::shared_ptr<History> history;  // shared, to outlive the recording
   // Keyed by library, whether it is a backward pass, and stream.
-  std::map<std::tuple<Workspace, bool, c10::StreamId>, Entry> workspaces;
-  std::vector<std::pair<size_t, Entry>> temporaries;  // of the running calls, with the requested size
+  std::map<std::tuple<Workspace, bool, c10::StreamId>, Block*> workspaces;
+  std::vector<std::pair<size_t, Block*>> temporaries;  // of the running calls, with the requested size
 };
 
 MemoryModel::MemoryModel(Card card, AllocatorConfig config) : card_(card), config_(std::move(config)) {}
@@ -147,10 +149,9 @@ Owner MemoryModel::owner_of(const Allocation& allocation) {
   return activity == Activity::kOutside ? Owner::kInputs : Owner::kTemporaries;
 }
 
-MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocation, Owner owner) {
-  Entry entry;
-  entry.device = &device;
-  entry.block = device.allocator.allocate(allocation.nbytes, allocation.stream);
+Block* MemoryModel::take(Device& device, const Allocation& allocation, Owner owner) {
+  Block* block = device.allocator.allocate(allocation.nbytes, allocation.stream);
+  block->storage = allocation.id;
   if (C10_UNLIKELY(ledger_ != nullptr)) {
     const int task = torch::autograd::get_current_graph_task_id();
     if (task != -1 && task != last_backward_) {
@@ -160,9 +161,9 @@ MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocatio
     }
     LedgerRecord record;
     record.storage = allocation.id;
-    record.nbytes = CachingAllocator::block_size(entry.block);
+    record.nbytes = block->size;
     record.requested = allocation.nbytes;
-    record.address = CachingAllocator::block_address(entry.block);
+    record.address = block->address;
     record.line = ledger_->line_source() ? ledger_context().line : 0;
     record.op = allocation.op;
     record.scope = ledger_context().scope;
@@ -172,15 +173,16 @@ MemoryModel::Entry MemoryModel::take(Device& device, const Allocation& allocatio
     record.is_of_forward = at::GradMode::is_enabled() &&
         (record.activity == Activity::kForward ||
          (record.activity == Activity::kOutside && ledger_context().takes_gradients));
-    entry.record = ledger_->birth(record);
+    block->record = ledger_->birth(record);
   }
-  return entry;
+  return block;
 }
 
-void MemoryModel::give_back(const Entry& entry) noexcept {
-  entry.device->allocator.free(entry.block);
+void MemoryModel::give_back(Block* block) noexcept {
+  const uint32_t record = block->record;
+  block->pool().allocator.free(block);
   if (C10_UNLIKELY(ledger_ != nullptr)) {
-    ledger_->death(entry.record);
+    ledger_->death(record);
   }
 }
 
@@ -206,12 +208,12 @@ void MemoryModel::take_workspaces(Device& device, const Allocation& allocation) 
   }
   const bool needs_lt = known->second == Workspace::kBlasLt && !config_.release.shares_cublas_workspace();
   const auto take_one = [&](Workspace which, size_t nbytes) {
-    Entry& entry = device.workspaces[{which, is_backward(), allocation.stream}];
-    if (entry.block == nullptr && nbytes > 0) {
+    Block*& block = device.workspaces[{which, is_backward(), allocation.stream}];
+    if (block == nullptr && nbytes > 0) {
       Allocation workspace = allocation;
       workspace.id = nullptr;
       workspace.nbytes = nbytes;
-      entry = take(device, workspace, Owner::kWorkspaces);
+      block = take(device, workspace, Owner::kWorkspaces);
     }
   };
   take_one(Workspace::kBlas, blas_workspace_bytes());
@@ -220,10 +222,31 @@ void MemoryModel::take_workspaces(Device& device, const Allocation& allocation) 
   }
 }
 
+// The program's stack, if the history asks for it; gathered before the lock is taken, for the same reason.
+std::optional<GatheredStack> MemoryModel::gathered_stack() const {
+  return C10_UNLIKELY(has_history_.load(std::memory_order_acquire))
+      ? std::optional<GatheredStack>(std::in_place, gatherer())
+      : std::nullopt;
+}
+
 void MemoryModel::note_line() const {
   if (const LineSource* source = line_source_.load(std::memory_order_acquire); C10_UNLIKELY(source != nullptr)) {
     ledger_context().line = (*source)();
   }
+}
+
+Block* MemoryModel::take_for_storage(const Allocation& allocation) {
+  Device& device = device_of(allocation.device);
+  Block* block = take(device, allocation, owner_of(allocation));
+  if (!allocation.op.empty()) {
+    try {
+      take_workspaces(device, allocation);
+    } catch (...) {
+      give_back(block);
+      throw;
+    }
+  }
+  return block;
 }
 
 void MemoryModel::on_alloc(const Allocation& allocation) {
@@ -231,56 +254,64 @@ void MemoryModel::on_alloc(const Allocation& allocation) {
     return;
   }
   note_line();
-  std::optional<GatheredStack> stack;
-  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
-    stack.emplace(gatherer());
-  }
+  const std::optional<GatheredStack> stack = gathered_stack();
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes) : 0;
     host_.peak = std::max(host_.peak, host_.current);
-    return;
+  } else if (allocation.id == nullptr) {
+    Device& device = device_of(allocation.device);
+    Block* block = take(device, allocation, owner_of(allocation));
+    device.temporaries.emplace_back(allocation.nbytes, block);
+  } else {
+    blocks_[allocation.id] = take_for_storage(allocation);
   }
-  Device& device = device_of(allocation.device);
-  const Entry entry = take(device, allocation, owner_of(allocation));
-  if (allocation.id == nullptr) {
-    device.temporaries.emplace_back(allocation.nbytes, entry);
-    return;
+}
+
+uintptr_t MemoryModel::on_direct_alloc(const Allocation& allocation) {
+  note_line();
+  const std::optional<GatheredStack> stack = gathered_stack();
+  const std::lock_guard lock(mutex_);
+  Block* block = take_for_storage(allocation);
+  if (words_++ == 0) {
+    self_ = shared_from_this();
   }
-  try {
-    if (!allocation.op.empty()) {
-      take_workspaces(device, allocation);
-    }
-    entries_[allocation.id] = entry;
-  } catch (...) {
-    give_back(entry);
-    throw;
+  return reinterpret_cast<uintptr_t>(block);
+}
+
+void MemoryModel::on_direct_free(uintptr_t word) noexcept {
+  std::shared_ptr<DirectObserver> last;  // released after the lock
+  const std::optional<GatheredStack> stack = gathered_stack();
+  const std::lock_guard lock(mutex_);
+  give_back(reinterpret_cast<Block*>(word));
+  if (--words_ == 0) {
+    last = std::move(self_);
   }
+}
+
+size_t MemoryModel::direct_nbytes(uintptr_t word) const {
+  return reinterpret_cast<const Block*>(word)->requested_size;
 }
 
 // In PyTorch's order: allocate the new memory, copy, release the old memory.
 void MemoryModel::on_resize(const Allocation& allocation, size_t old_nbytes) {
   note_line();
-  std::optional<GatheredStack> stack;
-  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
-    stack.emplace(gatherer());
-  }
+  const std::optional<GatheredStack> stack = gathered_stack();
   const std::lock_guard lock(mutex_);
   if (allocation.device.is_cpu() || allocation.device.is_meta()) {
     host_.current += allocation.device.is_cpu() ? static_cast<int64_t>(allocation.nbytes - old_nbytes) : 0;
     host_.peak = std::max(host_.peak, host_.current);
     return;
   }
-  Device& device = device_of(allocation.device);
-  const auto old = entries_.find(allocation.id);
-  const std::optional<Entry> before = old == entries_.end() ? std::nullopt : std::optional(old->second);
+  const auto old = blocks_.find(allocation.id);
+  Block* before = old == blocks_.end() ? nullptr : old->second;
   if (allocation.nbytes > 0) {
-    entries_[allocation.id] = take(device, allocation, owner_of(allocation));
-  } else if (before) {
-    entries_.erase(old);
+    blocks_[allocation.id] = take(device_of(allocation.device), allocation, owner_of(allocation));
+  } else if (before != nullptr) {
+    blocks_.erase(old);
   }
-  if (before) {
-    give_back(*before);
+  if (before != nullptr) {
+    give_back(before);
   }
 }
 
@@ -288,10 +319,7 @@ void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noe
   if (nbytes == 0) {
     return;
   }
-  std::optional<GatheredStack> stack;
-  if (C10_UNLIKELY(has_history_.load(std::memory_order_acquire))) {
-    stack.emplace(gatherer());
-  }
+  const std::optional<GatheredStack> stack = gathered_stack();
   const std::lock_guard lock(mutex_);
   if (device.is_cpu() || device.is_meta()) {
     host_.current -= device.is_cpu() ? static_cast<int64_t>(nbytes) : 0;
@@ -307,16 +335,20 @@ void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noe
     }
     return;
   }
-  if (const auto found = entries_.find(id); found != entries_.end()) {
+  if (const auto found = blocks_.find(id); found != blocks_.end()) {
     give_back(found->second);
-    entries_.erase(found);
+    blocks_.erase(found);
   }
 }
 
-void MemoryModel::record_stream(const void* id, c10::StreamId stream) {
+void MemoryModel::record_stream(const Observation& storage, c10::StreamId stream) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = entries_.find(id); found != entries_.end()) {
-    found->second.device->allocator.record_stream(found->second.block, stream);
+  auto* block = reinterpret_cast<Block*>(storage.word);
+  if (const auto found = blocks_.find(storage.id); found != blocks_.end()) {
+    block = found->second;
+  }
+  if (block != nullptr) {
+    block->pool().allocator.record_stream(block, stream);
   }
 }
 
@@ -332,9 +364,9 @@ void MemoryModel::keep_buffer(Workspace which, c10::Device device, size_t nbytes
   note_line();
   const std::lock_guard lock(mutex_);
   Device& on = device_of(device);
-  Entry& entry = on.workspaces[{which, false, 0}];
-  if (entry.block == nullptr) {
-    entry = take(on, allocation, Owner::kWorkspaces);
+  Block*& block = on.workspaces[{which, false, 0}];
+  if (block == nullptr) {
+    block = take(on, allocation, Owner::kWorkspaces);
   }
 }
 
@@ -346,7 +378,7 @@ void MemoryModel::clear_workspaces() {
         ++entry;
         continue;
       }
-      if (entry->second.block != nullptr) {
+      if (entry->second != nullptr) {
         give_back(entry->second);
       }
       entry = device->workspaces.erase(entry);
@@ -362,25 +394,17 @@ void MemoryModel::set_ledger(std::shared_ptr<Ledger> ledger) {
   if (ledger_ == nullptr) {
     return;
   }
-  const auto add = [&](Entry& entry, const void* id, Owner owner) {
-    LedgerRecord record;
-    record.storage = id;
-    record.nbytes = CachingAllocator::block_size(entry.block);
-    record.requested = record.nbytes;
-    record.address = CachingAllocator::block_address(entry.block);
-    record.device = entry.device->device;
-    record.owner = owner;
-    entry.record = ledger_->birth(record);
-  };
-  for (auto& [id, entry] : entries_) {
-    add(entry, id, Owner::kInputs);
-  }
   for (const auto& device : devices_) {
-    for (auto& [key, entry] : device->workspaces) {
-      if (entry.block != nullptr) {
-        add(entry, nullptr, Owner::kWorkspaces);
-      }
-    }
+    device->allocator.for_each_allocated([&](Block& block) {
+      LedgerRecord record;
+      record.storage = block.storage;
+      record.nbytes = block.size;
+      record.requested = block.size;
+      record.address = block.address;
+      record.device = device->device;
+      record.owner = block.storage == nullptr ? Owner::kWorkspaces : Owner::kInputs;
+      block.record = ledger_->birth(record);
+    });
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <torchfake/core/allocation.h>
 #include <torchfake/core/collective_observer.h>
+#include <torchfake/core/fake_storage.h>
 #include <torchfake/memory/caching_allocator.h>
 #include <torchfake/memory/history.h>
 #include <torchfake/memory/ledger.h>
@@ -33,7 +34,7 @@ struct HostBytes {
 };
 
 // Thread-safe. Devices are created when they are first claimed, all with the same card.
-class MemoryModel final : public StorageObserver, public CollectiveObserver {
+class MemoryModel final : public DirectObserver, public CollectiveObserver {
  public:
   explicit MemoryModel(Card card, AllocatorConfig config = {});
   ~MemoryModel() override;
@@ -42,10 +43,13 @@ class MemoryModel final : public StorageObserver, public CollectiveObserver {
   void on_alloc(const Allocation& allocation) override;
   void on_resize(const Allocation& allocation, size_t old_nbytes) override;
   void on_free(const void* id, c10::Device device, size_t nbytes) noexcept override;
+  uintptr_t on_direct_alloc(const Allocation& allocation) override;
+  void on_direct_free(uintptr_t word) noexcept override;
+  size_t direct_nbytes(uintptr_t word) const override;
   void on_collective(const void* id) noexcept override;
 
   // Marks the storage as used by `stream`: see CachingAllocator::record_stream.
-  void record_stream(const void* id, c10::StreamId stream);
+  void record_stream(const Observation& storage, c10::StreamId stream);
   // Allocates a buffer that `device` has once and keeps, unless it has it.
   void keep_buffer(Workspace which, c10::Device device, size_t nbytes);
   // Releases the workspaces of libraries, like torch._C._cuda_clearCublasWorkspaces().
@@ -76,17 +80,14 @@ class MemoryModel final : public StorageObserver, public CollectiveObserver {
 
  private:
   struct Device;
-  struct Entry {
-    Block* block = nullptr;
-    Device* device = nullptr;
-    uint32_t record = 0;
-  };
 
   Device& device_of(c10::Device device);
-  Entry take(Device& device, const Allocation& allocation, Owner owner);
-  void give_back(const Entry& entry) noexcept;
+  Block* take(Device& device, const Allocation& allocation, Owner owner);
+  Block* take_for_storage(const Allocation& allocation);
+  void give_back(Block* block) noexcept;
   // The line source may wait for another lock (Python's), whose holder may be waiting for ours.
   void note_line() const;
+  std::optional<GatheredStack> gathered_stack() const;
   void take_workspaces(Device& device, const Allocation& allocation);
   size_t blas_workspace_bytes() const;
   void attach_history(Device& device);
@@ -97,7 +98,9 @@ class MemoryModel final : public StorageObserver, public CollectiveObserver {
   AllocatorConfig config_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Device>> devices_;
-  ska::flat_hash_map<const void*, Entry> entries_;
+  ska::flat_hash_map<const void*, Block*> blocks_;  // of storages without a word
+  size_t words_ = 0;  // the number of storages with one
+  std::shared_ptr<DirectObserver> self_;  // while there are such storages
   ska::flat_hash_map<const char*, Workspace> workspaces_of_operators_;
   HostBytes host_;
   std::shared_ptr<Ledger> ledger_;

@@ -12,7 +12,9 @@ class ObserverPair final : public StorageObserver, public CollectiveObserver {
  public:
   // If `first` refuses an allocation, `second` is not notified of it.
   ObserverPair(std::shared_ptr<StorageObserver> first, std::shared_ptr<StorageObserver> second)
-      : first_(std::move(first)), second_(std::move(second)) {}
+      : StorageObserver(Direct{second->counts() == nullptr ? nullptr : first->direct().observer, second->counts()}),
+        first_(std::move(first)),
+        second_(std::move(second)) {}
 
   const std::shared_ptr<StorageObserver>& first() const {
     return first_;

@@ -37,7 +37,7 @@ void CachingAllocator::collect_garbage() {
     for (auto it = large_->free.begin(); it != large_->free.end();) {
       Block* block = *it++;
       const auto age = static_cast<size_t>(large_->age(block));
-      if (block->is_split() || block->expandable != nullptr || static_cast<double>(age) < threshold_age) {
+      if (block->is_split() || block->segment->is_expandable() || static_cast<double>(age) < threshold_age) {
         continue;
       }
       has_freed = true;
@@ -50,7 +50,7 @@ void CachingAllocator::collect_garbage() {
 }
 
 // Releases blocks that are too large to be split until their total is sufficient.
-bool CachingAllocator::release_oversized(const Request& request) {
+bool CachingAllocator::release_oversized(Request& request) {
   if (config_.max_split_size == std::numeric_limits<size_t>::max()) {
     return false;
   }
@@ -58,17 +58,17 @@ bool CachingAllocator::release_oversized(const Request& request) {
   Block key = request.key();
   key.size = std::max(key.size, config_.max_split_size);
   auto it = pool.free.lower_bound(&key);
-  if (it != pool.free.end() && (*it)->stream == request.stream && (*it)->expandable == nullptr) {
+  if (it != pool.free.end() && (*it)->stream() == request.stream && !(*it)->segment->is_expandable()) {
     release(*it);
     return true;
   }
   size_t released = 0;
   while (released < key.size && it != pool.free.begin()) {
     Block* block = *std::prev(it);
-    if (block->size < config_.max_split_size || block->stream != request.stream) {
+    if (block->size < config_.max_split_size || block->stream() != request.stream) {
       break;
     }
-    if (block->expandable != nullptr) {
+    if (block->segment->is_expandable()) {
       --it;
       continue;
     }
@@ -102,7 +102,7 @@ void CachingAllocator::release_blocks(BlockPool& pool) {
   std::vector<Block*> to_unmap;
   for (auto it = pool.free.begin(); it != pool.free.end();) {
     Block* block = *it++;
-    if (block->expandable != nullptr) {
+    if (block->segment->is_expandable()) {
       to_unmap.push_back(block);
     } else if (!block->is_split()) {
       release(block);
@@ -111,18 +111,16 @@ void CachingAllocator::release_blocks(BlockPool& pool) {
   for (Block* block : to_unmap) {
     unmap(block);
     if (!block->is_split() && !block->is_mapped) {
-      const auto segment = std::find_if(
-          expandable_.begin(), expandable_.end(), [&](const auto& one) { return one.get() == block->expandable; });
-      memory_.free_addresses((*segment)->address, (*segment)->size);
-      expandable_.erase(segment);
+      memory_.free_addresses(block->segment->address, block->segment->size);
       pool.unmapped.erase(block);
-      delete_block(block);
+      segments_.drop(block->segment);
+      blocks_.drop(block);
     }
   }
 }
 
 void CachingAllocator::release(Block* block) {
-  BlockPool& pool = *block->pool;
+  BlockPool& pool = block->pool();
   ++stats_.num_device_free;
   trace(Action::kSegmentFree, *block, block->address, block->size);
   memory_.free(block->address, block->size);
@@ -136,7 +134,8 @@ void CachingAllocator::release(Block* block) {
     stats_.oversize_segments.decrease(1);
   }
   pool.free.erase(block);
-  delete_block(block);
+  segments_.drop(block->segment);
+  blocks_.drop(block);
 }
 
 void CachingAllocator::count_reserved(const BlockPool& pool, size_t nbytes, bool is_more) {

@@ -30,12 +30,9 @@ at::Tensor token(std::optional<c10::ScalarType> dtype) {
 // Affects only the allocator, which does not reuse the block before the stream is done.
 void record_stream(at::Tensor& self, c10::Stream stream) {
   c10::StorageImpl* storage = storage_of(*self.unsafeGetTensorImpl());
-  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
-  if (context == nullptr || context->observer == nullptr) {
-    return;
-  }
-  if (memory::MemoryModel* model = memory::model_among(context->observer.get())) {
-    model->record_stream(context, stream.id());
+  const Observation observed = storage == nullptr ? Observation{} : observation_of(storage);
+  if (memory::MemoryModel* model = memory::model_among(observed.observer)) {
+    model->record_stream(observed, stream.id());
   }
 }
 

@@ -259,9 +259,8 @@ void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::
 void keep_dropout_state(const at::Tensor& input) {
   constexpr int64_t kGenerator = 24;
   c10::StorageImpl* storage = storage_of(*input.unsafeGetTensorImpl());
-  const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
-  memory::MemoryModel* model = context == nullptr ? nullptr : memory::model_among(context->observer.get());
-  if (model != nullptr) {
+  StorageObserver* observer = storage == nullptr ? nullptr : observation_of(storage).observer;
+  if (memory::MemoryModel* model = memory::model_among(observer)) {
     const int64_t threads = side_memory::kMultiprocessors * side_memory::kThreadsPerMultiprocessor;
     model->keep_buffer(memory::Workspace::kDropoutState, input.device(), static_cast<size_t>(kGenerator * threads));
   }

@@ -72,9 +72,9 @@ void note_collective(const c10::IValue& value) {
   add_fakes(value, fakes);
   for (const auto& fake : fakes) {
     c10::StorageImpl* storage = storage_of(*fake);
-    const StorageContext* context = storage == nullptr ? nullptr : storage_context(storage);
-    if (auto* observer = context == nullptr ? nullptr : dynamic_cast<CollectiveObserver*>(context->observer.get())) {
-      observer->on_collective(context);
+    const Observation observed = storage == nullptr ? Observation{} : observation_of(storage);
+    if (auto* observer = dynamic_cast<CollectiveObserver*>(observed.observer)) {
+      observer->on_collective(observed.id);
     }
   }
 }
