@@ -292,7 +292,7 @@ def test_expandable_segments_reserve_less_and_are_left_to_an_environment_that_se
     assert expandable.allocated <= expandable.reserved < plain.reserved
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     refused = run.run("L4", varied, 8, measure=ExpandableSegments()).not_applicable
-    assert refused == "the environment says whether already"
+    assert refused == "the environment already sets this option"
 
 
 def test_a_program_that_is_not_there_is_a_mistake_in_the_command(tmp_path: Path) -> None:

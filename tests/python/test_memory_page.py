@@ -124,7 +124,7 @@ def test_savings_are_bounds_on_what_the_peak_holds() -> None:
     owners = dict.fromkeys(memory.Moment("cuda:0", 0, 0, []).owners, 0) | {"activations": 400, "temporaries": 800}
     bounds = {measure: most for measure, most, _ in savings(owners)}
     assert bounds["accumulation over 4 parts"] == 900
-    assert bounds["bfloat16 in place of float32"] == 600
+    assert bounds["bfloat16 instead of float32"] == 600
     assert bounds["checkpointing"] == 400
     assert bounds["8-bit optimizer"] == bounds["fully_shard over 8 cards"] == 0
 

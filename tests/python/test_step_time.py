@@ -468,7 +468,7 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, changes: dict[st
 def test_without_a_recording_the_time_is_said_to_be_a_lower_bound() -> None:
     estimate = product(64, torch.bfloat16).estimate("T4")
     assert estimate.basis == "lower bound"
-    assert "a lower bound: the roofline's, not fitted to a recording of the card" in str(estimate)
+    assert "a lower bound from the roofline, not fitted to a recording of the card" in str(estimate)
     with pytest.raises(ValueError, match="there is no card 'T5'"):
         product(64, torch.bfloat16).estimate("T5")
 
