@@ -235,7 +235,7 @@ def main() -> None:
     limit = float(os.environ.get("SECONDS_LIMIT", "480"))
     began = time.time()
     pending, running = list(names), {}
-    # The first one alone: it reads how much of the card is free.
+    # Runs the first one by itself: it reads how much of the card is free.
     subprocess.run([sys.executable, __file__, pending.pop(0)], timeout=120, check=False)
     while (pending or running) and time.time() - began < limit:
         while pending and len(running) < 10:
