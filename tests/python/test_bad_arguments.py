@@ -303,7 +303,7 @@ READS_BEYOND: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("known_values", [0, 16384])
 @pytest.mark.parametrize("name", READS_BEYOND)
-def test_what_reads_beyond_its_arguments_is_refused(name: str, known_values: int) -> None:
+def test_arguments_that_would_be_read_out_of_bounds_are_refused(name: str, known_values: int) -> None:
     with fake_mode(known_values_limit=known_values):
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)) as raised:
@@ -342,7 +342,7 @@ def test_the_error_names_operator_argument_and_dtypes() -> None:
         torch.softmax(torch.randint(3, (4,), device="cuda"), 0)
 
 
-def test_a_device_is_held_to_what_its_own_kernels_refuse() -> None:
+def test_each_device_refuses_what_its_own_kernels_refuse() -> None:
     with fake_mode():
         assert torch.mm(torch.randint(3, (2, 3)), torch.randint(3, (3, 2))).dtype == torch.int64
         with pytest.raises(NotImplementedError, match="addmm_cuda"):

@@ -102,7 +102,7 @@ def test_products_of_float8_need_a_card_that_has_them(card):
             scaled()
 
 
-def test_products_scaled_by_blocks_are_of_hopper_alone():
+def test_products_scaled_by_blocks_are_only_for_hopper():
     def product():
         a = torch.empty(256, 256, dtype=torch.float8_e4m3fn, device="cuda")
         b = torch.empty(256, 256, dtype=torch.float8_e4m3fn, device="cuda").t()

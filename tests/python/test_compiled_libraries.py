@@ -80,7 +80,7 @@ def test_a_library_linked_with_cuda_loads_in_a_mode_with_cards(tmp_path):
     assert (done.returncode, done.stdout) == (0, "[2.0, 2.0] torch.Size([3])\n"), done.stderr
 
 
-def test_a_library_that_is_none_raises_pytorchs_error(tmp_path):
+def test_a_file_that_is_not_a_library_raises_pytorchs_error(tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_text("no library")
     with fake_mode(gpus="H200"):
@@ -89,7 +89,7 @@ def test_a_library_that_is_none_raises_pytorchs_error(tmp_path):
                 torch.ops.load_library(str(path))
 
 
-def test_an_operator_that_picks_is_answered_with_all_there_is():
+def test_a_selecting_operator_of_a_library_selects_everything():
     with fake_mode(unknown="stand-in") as mode:
         torch.library.define("test_compiled_libraries::pick", "(Tensor boxes, Tensor scores) -> Tensor")
 

@@ -248,7 +248,7 @@ def test_a_meta_tensor_becomes_a_fake_on_the_device_asked_for() -> None:
         FakeTensor(mode, torch.ones(2), "cuda")
 
 
-def test_a_parameter_is_made_no_constant() -> None:
+def test_a_parameter_cannot_be_a_constant() -> None:
     mode, parameter = FakeTensorMode(), torch.nn.Parameter(torch.ones(()))
     with pytest.raises(ValueError, match="a Parameter cannot be a constant"):
         mode.fake_tensor_converter.from_real_tensor(mode, parameter, make_constant=True)
@@ -319,7 +319,7 @@ def test_a_constant_may_be_made_where_real_tensors_are_converted() -> None:
         assert is_fake(fake) and fake.item() == 3
 
 
-def test_a_fake_is_no_constant_and_comes_back_as_it_is() -> None:
+def test_a_fake_cannot_be_a_constant_and_is_returned_unchanged() -> None:
     mode = FakeTensorMode()
     with mode:
         unknown, known = torch.rand(()), torch.tensor(5)

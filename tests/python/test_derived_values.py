@@ -60,7 +60,7 @@ def test_each_result_has_values_of_its_own() -> None:
             result.numpy()[0] = 7
 
 
-def test_a_part_of_a_storage_is_told_from_another() -> None:
+def test_parts_of_a_storage_are_distinguished() -> None:
     with fake_mode():
         whole = torch.arange(8)
         for _ in range(TIMES):

@@ -39,7 +39,7 @@ def stack(device: str) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_collectives_give_what_they_would(device: str) -> None:
+def test_collectives_return_what_they_return_in_a_real_run(device: str) -> None:
     with fake_mode():
         x = torch.ones(8, device=device)
         dist.all_reduce(x)
@@ -95,7 +95,7 @@ def test_a_fully_sharded_module_takes_a_training_step(device: str, mesh: DeviceM
     assert all(is_fake(state["exp_avg"].to_local()) for state in optimizer.state.values())
 
 
-def test_an_address_is_told_to_nobody_else() -> None:
+def test_an_address_is_not_sent_to_other_ranks() -> None:
     with fake_mode():
         storage = torch.empty(4).untyped_storage()
     with pytest.raises(DataAccessError):

@@ -60,7 +60,7 @@ def test_leaves_of_one_type_are_found() -> None:
     assert torchfake.tree_flatten_only(int, {"a": [1, "x"], "b": (2, 3.0)}) == [1, 2]
 
 
-def test_schemas_answer_as_for_pytorch() -> None:
+def test_schema_queries_match_pytorchs() -> None:
     aten = torch.ops.aten
     assert torchfake.get_schema_info(aten.add_.Tensor).is_mutable()
     assert not torchfake.get_schema_info(aten.add.Tensor).is_mutable()
@@ -146,7 +146,7 @@ def test_the_device_has_three_names_that_must_agree() -> None:
         FakeTensor(mode, META, device="cpu", fake_device="cuda:0")
 
 
-def test_what_is_missing_of_a_fake_is_told() -> None:
+def test_missing_arguments_of_a_fake_are_named() -> None:
     mode = FakeTensorMode()
     with pytest.raises(TypeError, match="'device'"):
         FakeTensor(mode, META)
@@ -572,7 +572,7 @@ def test_inductors_memory_estimator_counts_our_fakes() -> None:
     assert peaks[0] == peaks[1] and max(peaks[0]) > 0
 
 
-def test_the_runtime_estimator_takes_the_mode_for_one() -> None:
+def test_the_runtime_estimator_recognises_the_mode() -> None:
     from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 
     with pytest.raises(AssertionError, match="No FakeTensorMode found"), RuntimeEstimator():

@@ -561,7 +561,7 @@ def test_an_error_in_an_inner_graph_names_both_nodes() -> None:
     assert "While executing %_0" in str(caught.value) and "While executing %inner" in str(caught.value)
 
 
-def test_an_argument_too_few_is_told() -> None:
+def test_a_missing_argument_of_the_graph_is_reported() -> None:
     with pytest.raises(RuntimeError, match="Expected positional argument for parameter y"):
         FakeTensorProp(symbolic_trace(lambda x, y: x + y)).propagate(torch.randn(2))
 

@@ -67,12 +67,12 @@ def differences(situation: str, expected: dict[str, str]) -> dict[str, tuple[str
     return found
 
 
-def test_there_are_hundreds_of_questions() -> None:
+def test_there_are_hundreds_of_checks() -> None:
     assert len(answers_in("without")) > 200
 
 
 @pytest.mark.parametrize("situation", ["imported", "after_a_mode", "uninstalled"])
-def test_no_answer_changes(situation: str) -> None:
+def test_importing_changes_no_result(situation: str) -> None:
     assert differences(situation, answers_in("without")) == {}
 
 
@@ -428,7 +428,7 @@ def test_a_name_that_this_pytorch_lacks_is_told_and_nothing_is_left_half_done(mo
     optional.remove()
 
 
-def test_a_stand_in_takes_functions_alone() -> None:
+def test_a_stand_in_only_replaces_functions() -> None:
     with pytest.raises(TypeError, match="expected a function or an attribute"):
         _C.stand_in(3, replaced, When.ALWAYS)
 

@@ -157,7 +157,7 @@ def test_bags_of_an_embedding_without_rows_hold_nothing():
             F.embedding_bag(torch.tensor([1]), rows, first)
 
 
-def test_a_mask_of_nothing_takes_no_values():
+def test_an_empty_mask_takes_no_values():
     with fake_mode():
         nothing, mask = torch.empty(0, 2), torch.empty(0, 2, dtype=torch.bool)
         nothing[mask] = torch.ones(1)

@@ -466,7 +466,7 @@ def test_known_tensors_under_autocast_do_not_end_the_process(device: str) -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
-def test_what_follows_from_nothing_is_known_however_often_it_is_asked(device: str) -> None:
+def test_values_computed_from_empty_tensors_are_known_on_every_call(device: str) -> None:
     with fake_mode():
         for _ in range(4):
             x = torch.rand(0, 5, device=device)

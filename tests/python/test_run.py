@@ -330,7 +330,7 @@ def test_ctrl_c_ends_with_the_report(tmp_path):
     assert "ended with 130" in err
 
 
-def test_bad_options_are_told(tmp_path):
+def test_invalid_options_are_reported(tmp_path):
     for arguments, said in (
         (["--gpu", "H900", "x.py"], "the known cards are H200"),
         (["no_such_file.py"], "no such script"),

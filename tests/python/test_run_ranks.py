@@ -227,14 +227,14 @@ def test_a_group_of_one_rank_gathers_what_it_gives(tmp_path, capsys):
     assert report["stand_ins"] == []
 
 
-def test_a_long_run_says_how_it_goes(capsys):
+def test_a_long_run_reports_its_progress(capsys):
     mode = fake_mode(gpus="H200")
     with progress(mode, silent_for=0.05), mode:
         time.sleep(0.3)
     assert "torchfake: 0 s, peak 0.00 GiB on cuda:0" in capsys.readouterr().err
 
 
-def test_a_short_run_says_nothing(capsys):
+def test_a_short_run_reports_no_progress(capsys):
     mode = fake_mode(gpus="H200")
     with progress(mode), mode:
         pass

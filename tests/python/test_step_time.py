@@ -274,7 +274,7 @@ def test_copies_between_host_and_card_go_over_their_link() -> None:
     assert estimate.estimate("A10").by_limit() == {"link": pytest.approx(4e6 / 31.5e9)}
 
 
-def test_calls_of_symbolic_sizes_are_not_counted_and_said() -> None:
+def test_calls_with_symbolic_sizes_are_reported_as_not_counted() -> None:
     mode = torchfake.FakeTensorMode(shape_env=torchfake.ShapeEnv())
     x = mode.from_tensor(torch.ones(6, 4), dynamic={0: "batch"})
     with mode, step_time.measure() as work:
@@ -312,7 +312,7 @@ def test_a_block_that_is_computed_again_belongs_to_its_module() -> None:
     assert work.flops == 4 * (2 * 4 * 16 * 16)
 
 
-def test_those_who_do_not_ask_are_not_counted() -> None:
+def test_nothing_is_counted_outside_a_measurement() -> None:
     with torchfake.fake_mode():
         with step_time.measure() as work:
             pass
