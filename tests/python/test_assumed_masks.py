@@ -1,4 +1,4 @@
-"""Checks for invalid values in `fake_mode()`: assumed to find none, and nothing else follows from that."""
+"""Checks for invalid values in `fake_mode()` are assumed to pass, and nothing else is derived from this."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_backward_and_an_optimizer_step_are_all_hits_the_second_time() -> None
     assert misses == 0 and hits > 20
 
 
-# Two calls whose outcomes differ. Whichever comes first, the other must not get its answer.
+# Two calls whose outcomes differ. Whichever comes first, the other must not get its result.
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "dtype": (lambda: torch.rand(3) + 1, lambda: torch.rand(3, dtype=torch.float64) + 1),
     "device": (lambda: torch.rand(3).exp(), lambda: torch.rand(3, device="cuda").exp()),
@@ -186,7 +186,7 @@ def test_inference_mode_is_part_of_the_key() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_autocast_is_part_of_the_key(device: str) -> None:
-    def inverse() -> torch.dtype:  # calls matmul on its way
+    def inverse() -> torch.dtype:  # calls matmul internally
         return torch.linalg.pinv(torch.randn(3, 3, device=device)).dtype
 
     other = {"cpu": "cuda", "cuda": "cpu"}[device]
@@ -665,8 +665,8 @@ def test_kernels_agree_with_the_cache_on_a_mix_of_operators(device: str) -> None
 
 
 def test_the_cross_check_finds_an_entry_that_is_wrong() -> None:
-    # The entry is made wrong from behind: by another kernel for an operator that the cache knows already, one of those
-    # that Python's kernel answers for.
+    # The entry is invalidated by registering another kernel for an operator that is already cached, one with a Python
+    # kernel on the Meta key.
     library = torch.library.Library("aten", "IMPL")
     with fake_mode():
         rows, ends = torch.rand(32, 4), torch.tensor([0, 8, 32])

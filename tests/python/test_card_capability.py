@@ -50,7 +50,7 @@ def test_heads_that_one_generation_takes_and_another_does_not():
         assert choice(card, torch.float16, 224, trains=True) == SDPBackend.EFFICIENT_ATTENTION
         assert choice(card, torch.float16, 256, trains=True) == SDPBackend.FLASH_ATTENTION
         assert choice(card, torch.float16, 256, trains=True, dropout_p=0.5) == SDPBackend.EFFICIENT_ATTENTION
-    # Tensor cores for float32 want heads of a multiple of 4; cards without them take any.
+    # Tensor cores for float32 require head sizes that are multiples of 4; cards without them accept any.
     assert choice("A100-80GB", torch.float32, 66) == SDPBackend.MATH
     assert choice("T4", torch.float32, 66) == SDPBackend.EFFICIENT_ATTENTION
 

@@ -252,7 +252,7 @@ def test_outside_the_mode_pytorch_is_as_it_was_before_torchfake_was_imported(usi
         lines = done.stdout.splitlines()
         if not torch.cuda.is_available():
             return lines
-        # Claiming a device of a type that is there initialises that type.
+        # Claiming a device of a type that is present initialises that type.
         return [line for line in lines if not line.startswith("is_initialized")]
 
     assert run("import torchfake", using) == run("", "")
@@ -398,7 +398,7 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, **options)
 
 
-# What an H200 chose, and how it laid the result out.
+# The kernel that an H200 chose, and the layout of the result.
 CUDNN, FLASH, EFFICIENT = (f"ScaledDotProduct{name}AttentionBackward0" for name in ("Cudnn", "Flash", "Efficient"))
 CHOICES: dict[str, tuple[Callable[[], Tensor], str, tuple[int, ...]]] = {
     "half": (lambda: attend(dtype=torch.half), CUDNN, (4096, 1024, 64, 1)),

@@ -55,7 +55,7 @@ PROGRAM = """
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="such a library loads as it is where PyTorch has CUDA")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a library")
 def test_a_library_linked_with_cuda_loads_in_a_mode_with_cards(tmp_path):
-    # Stubs with the names that the linker of such a library saw; they are gone when it is loaded.
+    # Stubs for the library names that the linker needs; they are deleted before the library is loaded.
     for name in ("c10_cuda", "torch_cuda"):
         stub = tmp_path / f"{name}.cpp"
         stub.write_text(f"int {name}_stub;")

@@ -40,7 +40,7 @@ def test_max_pool1d_of_known_values_is_known() -> None:
 
 R = torch.rand
 
-#: Each checks or counts values on its way to a result whose shape does not depend on them.
+#: Each checks or counts values, although the shape of its result does not depend on them.
 STATIC: dict[str, Callable[[str], Tensor]] = {
     "quantile": lambda d: torch.quantile(R(4, 4, device=d), R(3, device=d), dim=1),
     "nanquantile": lambda d: torch.nanquantile(R(4, device=d), 0.5),
@@ -86,7 +86,7 @@ def test_a_condition_in_the_users_code_is_not_treated_as_a_validity_check() -> N
         torch.equal(R(()) > 0.5, torch.tensor(True))
 
 
-#: Each asks in Python whether its input is valid.
+#: Each checks its input in Python.
 CHECKED: dict[str, Callable[[str], Tensor]] = {
     "normal": lambda d: torch.distributions.Normal(R(3, device=d), R(3, device=d)).log_prob(R(3, device=d)),
     "categorical": lambda d: torch.distributions.Categorical(logits=R(3, 4, device=d)).entropy(),
@@ -113,7 +113,7 @@ def test_input_that_is_known_to_be_invalid_is_refused() -> None:
             F.gaussian_nll_loss(R(3), R(3), -torch.ones(3))
 
 
-#: Each has a derivative whose formula looks at values, and a gradient whose layout does not depend on them.
+#: Each has a derivative formula that reads values, and a gradient whose layout does not depend on them.
 DIFFERENTIATED: dict[str, Callable[[Tensor], Tensor]] = {
     "max": torch.max,
     "min": torch.min,
@@ -145,7 +145,7 @@ def test_a_shape_as_a_tensor_is_known_and_on_the_cpu(sizes: tuple[int, ...], dev
             assert (shape.tolist(), shape.dtype, shape.device.type) == (list(sizes), torch.int64, "cpu")
 
 
-#: Each reads the data of its arguments, or prints it into an error.
+#: Each reads the data of its arguments, or prints it in an error.
 READ_DATA: dict[str, Callable[[], Any]] = {
     "packing for fbgemm": lambda: torch.fbgemm_pack_gemm_matrix_fp16(R(3, 2)),
     "quantizing for fbgemm": lambda: torch.fbgemm_linear_quantize_weight(R(3, 2)),

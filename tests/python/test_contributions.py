@@ -1,4 +1,4 @@
-"""Collectives of known values under stand-ins: all ranks contribute what this one does."""
+"""Collectives of known values under stand-ins: all ranks are assumed to contribute the same as this one."""
 
 from __future__ import annotations
 

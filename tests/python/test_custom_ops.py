@@ -134,7 +134,7 @@ CALLS: dict[str, Any] = {
 MODES: dict[str, Any] = {"fake_mode": fake_mode, "FakeTensorMode": FakeTensorMode}
 
 
-# A FakeTensorMode tries no kernel of a program on zeros.
+# A FakeTensorMode never runs a user-defined kernel on zeros.
 @pytest.mark.parametrize(
     ("name", "mode"), [(n, m) for n in CALLS for m in MODES if (n, m) != ("of_cpu", "FakeTensorMode")]
 )
@@ -190,7 +190,7 @@ def test_an_operator_of_a_user_is_not_cached() -> None:
     assert cache_info().bypasses["not a builtin operator"] > before
 
 
-# ---- What cannot be answered ----
+# ---- Unsupported operators ----
 
 
 def test_an_operator_without_any_implementation_is_refused() -> None:

@@ -104,7 +104,7 @@ def test_an_address_is_not_sent_to_other_ranks() -> None:
 
 # ---- Values ----
 
-#: Collectives that give the tensor they are called with what other ranks contribute to.
+#: Collectives that write values from other ranks to their argument.
 RECEIVED: dict[str, Callable[[Tensor], Tensor]] = {
     "all_reduce": lambda x: (dist.all_reduce(x), x)[1],
     "reduce": lambda x: (dist.reduce(x, 3), x)[1],
@@ -129,14 +129,14 @@ RECEIVED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def gathered(call: Callable[[list[Tensor]], object], like: Tensor) -> Tensor:
-    """The last of a list that a collective fills: zeros before."""
+    """The last tensor of a list, initially zeros, that a collective fills."""
     outputs = [torch.zeros_like(like) for _ in range(WORLD)]
     call(outputs)
     return outputs[-1]
 
 
 def into(call: Callable[[Tensor], object], size: int) -> Tensor:
-    """What a collective fills: zeros before."""
+    """The tensor, initially zeros, that a collective fills."""
     output = torch.zeros(size)
     call(output)
     return output

@@ -351,7 +351,7 @@ def test_a_kernel_is_run_on_zeros_only_where_the_mode_allows_it(library: Any) ->
     op = torch.ops.torchfake_test_mode.first_row
     with fake_mode():
         assert op(torch.ones(2, 3)).shape == (3,)
-    # PyTorch's fakes try operators of PyTorch's own alone.
+    # PyTorch's fakes only run PyTorch's own operators on zeros.
     with FakeTensorMode():
         x = torch.ones(2, 3)
         with pytest.raises(UnsupportedOperatorException, match=r"first_row.*PyTorch's own operators"):
@@ -373,7 +373,7 @@ def test_the_preferred_device_type_wins_over_an_error() -> None:
         assert (x + y).device == (y + x).device == torch.device("cuda:0")
 
 
-# ---- Real values that travel along -----------------------------------------------------------------------------------
+# ---- Propagated real values ------------------------------------------------------------------------------------------
 
 
 def test_real_values_are_propagated_and_readable() -> None:
@@ -459,7 +459,7 @@ def test_a_copy_of_a_mode_has_its_options_and_none_of_its_fakes() -> None:
     assert copy.deepcopy(fake_mode(known_values_limit=3)).known_values_limit == 3
 
 
-# ---- The rest of the surface -----------------------------------------------------------------------------------------
+# ---- The rest of the API ---------------------------------------------------------------------------------------------
 
 
 def test_suspending_the_mode_yields_it() -> None:

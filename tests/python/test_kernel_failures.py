@@ -29,12 +29,12 @@ def test_an_assertion_of_a_kernel_is_a_refusal_as_of_the_real_operator() -> None
                 RuntimeError, match=r"aten::_jagged_to_padded_dense_forward: .*Only one jagged dim is supported"
             ):
                 pad_two_jagged_dimensions()
-        assert torch.ones(2).add(1).shape == (2,)  # Python is not raising anything any more
+        assert torch.ones(2).add(1).shape == (2,)  # no Python error is pending any more
 
 
 @pytest.fixture
 def failing_operator(request: pytest.FixtureRequest) -> Iterator[torch._ops.OpOverload]:
-    """An operator of prims, whose kernels are PyTorch's own, with one that fails as the parameter says."""
+    """An operator of prims, whose kernel is replaced by one that fails in the given way."""
     library = torch.library.Library("prims", "FRAGMENT")
     name = "fails_for_a_test"
     library.define(f"{name}(Tensor x) -> Tensor")

@@ -272,4 +272,4 @@ def test_group_normalisation_on_a_gpu_has_the_format_of_the_release() -> None:
         out = F.group_norm(x, 8)
         out.sum().backward()
         assert out.stride() == strides
-        assert x.grad is not None and x.grad.stride() == x.stride()  # as the leaf, whatever the kernel gives
+        assert x.grad is not None and x.grad.stride() == x.stride()  # like the leaf, whatever the kernel returns
