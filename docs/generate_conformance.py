@@ -1,8 +1,8 @@
-"""Writes the figures of docs/conformance.md from the JSON files of two runs of tests/conformance/run.py.
+"""Writes the figures in docs/conformance.md from the JSON files of two runs of tests/conformance/run.py.
 
 python docs/generate_conformance.py build/conformance-peer.json build/conformance.json
 
-The first is of both engines (`--peer`), the second of everything. Both have to be of one commit.
+The first file is a run of both engines (`--peer`), the second a run of everything. Both must be from one commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provenance import mark, sentence
 PAGE = Path(__file__).with_name("conformance.md")
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
-#: Suites by the names that counts have, with what they are.
+#: The suites, by their names in the counts, with descriptions.
 SUITES = {
     "operators": "operators: every sample, dtype, layout and call",
     "errors": "bad input",
@@ -30,7 +30,7 @@ SUITES = {
     "modules": "modules",
     "optimizers": "optimizers",
 }
-#: Columns of the second table: its head, and the outcomes that it adds up.
+#: Columns of the second table: the heading, and the outcomes that are added up.
 COLUMNS = {
     "same": ("same",),
     "both refuse": ("both refuse", "refused where values are known"),
@@ -59,7 +59,7 @@ def row(*cells: str) -> str:
 
 
 def beside_the_peer(counts: dict[str, dict[str, int]]) -> list[str]:
-    """A column for each suite and engine, a row for each outcome."""
+    """A table with a column for each suite and engine, and a row for each outcome."""
     columns = [key for suite in SUITES for key in (f"{suite} torchfake", f"{suite} FakeTensorMode") if key in counts]
     outcomes = list(dict.fromkeys(outcome for key in columns for outcome in counts[key]))
     lines = [row("outcome", *columns), "|" + "---|" * (len(columns) + 1)]
@@ -107,7 +107,7 @@ def figures(peer: dict[str, Any], everything: dict[str, Any]) -> str:
 
 
 def with_figures(page: str, new: str) -> str:
-    """The page with what stands between the two marks replaced."""
+    """The page with the text between the two marks replaced."""
     before, found, rest = page.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:

@@ -1,8 +1,8 @@
-"""Writes docs/coverage.md: for every operator of PyTorch, what answers for it on fakes.
+"""Writes docs/coverage.md: for every operator of PyTorch, which implementation handles it on fakes.
 
 python docs/generate_coverage.py [--check]
 
-With --check, tells whether the table is that of the installed engine.
+With --check, reports whether the table matches the installed engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEANING = {
 
 
 def depends_on_values(name: str) -> bool:
-    """Whether values decide about the result, so that no kernel of fakes can answer."""
+    """Whether the result depends on values, so that no kernel on fakes can compute it."""
     tags = torch._C._get_operation_overload(*name_and_overload(name))[2]
     return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
@@ -62,7 +62,7 @@ def answered_by(name: str, own: dict[str, bool]) -> str:
 
 
 def tables() -> list[str]:
-    """What follows from the engine alone."""
+    """The part of the page that only depends on the engine."""
     own = _C.list_native_kernels()
     names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
     rows = {name: answered_by(name, own) for name in names}

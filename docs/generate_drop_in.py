@@ -1,4 +1,4 @@
-"""Runs PyTorch's own tests of fake tensors on torchfake, and writes to fake-tensor-mode.md which fail, and why.
+"""Runs PyTorch's own tests of fake tensors on torchfake, and lists the failures with reasons in fake-tensor-mode.md.
 
     python docs/generate_drop_in.py PYTORCH/test
 
@@ -52,14 +52,14 @@ WHITE_BOX = re.compile(
     r"_cache_key|_CacheKeyState|storage_memo|get_fast_op_impls|(?<!\w)_fake_device|fake_tensor_cache_bypass"
     r"|_check_for_subclass_arg|fake_utils\.try_convert"
 )
-#: What a test of the CUDA ones says where there is no card to run it on.
+#: Messages of tests that need a card.
 CARD = re.compile(
     r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|libcuda|CUDA driver|_cuda_\w+ is not available"
 )
 #: The tests of test_fake_tensor.py that are skipped without CUDA, run with fakes that claim it.
 CLAIMED_CUDA = "test_fake_tensor.py, claimed CUDA"
 
-#: Tests that want an error, or less than what torchfake knows.
+#: Tests that expect an error, or less than torchfake provides.
 BETTER = {
     "test_str_storage": "the storage of a fake names the device that the fake claims, not meta",
     "test_aliased_const_write": "a constant that is overwritten by a constant through an alias is still known",
@@ -76,7 +76,7 @@ BETTER = {
     "test_cache_dispatch_key_set": "zero tensors are cached, where PyTorch's cache leaves them out",
 }
 
-#: Tests of what torchfake does otherwise on purpose.
+#: Tests of behaviour in which torchfake differs on purpose.
 ON_PURPOSE = {
     "test_allclose": "`make_fx` makes its own fakes here, which are PyTorch's and raise PyTorch's own class of error",
     "test_fake_tensor_mode": "it imports `detect_fake_mode` into a function before a mode is first entered, when "
@@ -127,7 +127,7 @@ class Failure:
         return self.name.removesuffix("_propagate_real_tensors")
 
     def why(self) -> tuple[str, str]:
-        """The kind of reason, and the reason."""
+        """The category of the failure, and the reason."""
         for kind, reasons in (("better than asked", BETTER), ("on purpose", ON_PURPOSE)):
             for name in (self.name, self.base_name):
                 if name in reasons:
@@ -149,7 +149,7 @@ def sources(text: str) -> Iterator[tuple[str, str]]:
 
 
 def find_source(name: str, by_name: dict[str, str]) -> str:
-    """The source of a test, whose name may have been made longer by its parameters."""
+    """The source of a test, whose reported name may have parameters appended."""
     matching = [known for known in by_name if name == known or name.startswith(f"{known}_")]
     return by_name[max(matching, key=len)] if matching else ""
 
@@ -157,7 +157,7 @@ def find_source(name: str, by_name: dict[str, str]) -> str:
 def run(
     folder: Path, file: str, select: str, tests: Path, *, claim_cuda: bool = False
 ) -> tuple[Counter[str], list[Failure], set[str]]:
-    """Runs one file; returns how many tests ended how, those that failed, and the names of those that were skipped."""
+    """Runs one file; returns the number of tests by outcome, the failures, and the names of skipped tests."""
     text = rename((tests / file).read_text())
     if claim_cuda:
         text = re.sub(r"^from .* import RUN_CUDA$", "RUN_CUDA = True", text, flags=re.MULTILINE)
@@ -166,7 +166,7 @@ def run(
     # The torchfake that this script imports, whatever else is installed: the tests run in another folder.
     package = Path(torchfake.__file__).resolve()
     (folder / "conftest.py").write_text(f"import torchfake\n\nassert torchfake.__file__ == {str(package)!r}\n")
-    for data in (tests / file).parent.glob("*.json"):  # that tests read from beside them
+    for data in (tests / file).parent.glob("*.json"):  # read by tests from their own folder
         shutil.copy(data, folder)
     report = folder / "report.xml"
     environment = {**os.environ, "PYTHONPATH": str(package.parents[1])}
@@ -190,7 +190,7 @@ def run(
 
 
 def run_on_claimed_cuda(folder: Path, file: str, tests: Path, skipped: set[str]) -> tuple[Counter[str], list[Failure]]:
-    """The tests of a file that are skipped without CUDA, and not with it."""
+    """Runs the tests of a file that are only skipped without CUDA."""
     _, failures, still_skipped = run(folder, file, "", tests, claim_cuda=True)
     names = {name.rpartition(".")[2] for name in skipped - still_skipped}
     failed = [failure for failure in failures if failure.name in names]

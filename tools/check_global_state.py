@@ -35,9 +35,9 @@ READS = re.compile(
 # File, allowed reads, and why no cached outcome depends on them.
 ALLOWED = [
     ("csrc/torchfake/devices/absent_devices.cpp", "getenv", "which guards to install, decided once when they are"),
-    ("csrc/torchfake/memory/ledger.cpp", "GradMode::is_enabled", "who owns a block, which no outcome depends on"),
-    ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "who owns a block, which no outcome depends on"),
-    ("csrc/torchfake/work/meter.cpp", "ATen/Context.h", "what a call costs, which no outcome depends on"),
+    ("csrc/torchfake/memory/ledger.cpp", "GradMode::is_enabled", "the owner of a block, never an outcome"),
+    ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "the owner of a block, never an outcome"),
+    ("csrc/torchfake/work/meter.cpp", "ATen/Context.h", "the cost of a call, never an outcome"),
     ("csrc/torchfake/work/meter.cpp", "globalContext", "whether products are computed in TF32, likewise"),
     ("csrc/torchfake/dispatch/meta_call.cpp", "ATen/autocast_mode.h", "names the dispatch keys of autocast"),
 ]

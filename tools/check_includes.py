@@ -3,10 +3,9 @@
     python tools/check_includes.py [CSRC]
 
 A file may include its own folder and those below it: core; then cache, values, symbolic and memory, which do not
-include each other; then work, which includes memory alone of these, and dispatch; then rules, convert and devices,
-which do not include each other either. What the engine knows of an operator by its name is in rules/, so the folders
-below it must not spell such a name.
-Prints `file:line: what` for each violation, and ends with status 1 if there is one.
+include each other; then dispatch, and work, which of these only includes memory; then rules, convert and devices, which
+do not include each other either. Knowledge about operators by name belongs in rules/, so the folders below it must not
+contain such names. Prints `file:line: what` for each violation, and ends with status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def violations(path: Path, folder: str) -> list[tuple[int, str]]:
             found.append((number, f"{folder}/ must not include {include[1]}/"))
         name = OPERATOR.search(line.partition("//")[0])
         if name and folder in NAMELESS:
-            found.append((number, f"the name of an operator in {folder}/: it belongs into rules/operator_table.cpp"))
+            found.append((number, f"the name of an operator in {folder}/: it belongs in rules/operator_table.cpp"))
     return found
 
 

@@ -95,11 +95,11 @@ def why_stale(text: str) -> str | None:
     """The reason why a page's figures do not match the current sources, or None."""
     measured = page_commit(text)
     if measured is None:
-        return "does not say of which commit it is"
+        return "does not name its commit"
     if git("cat-file", "-e", f"{measured}^{{commit}}") is None:
-        return f"is of {measured}, which is no commit of this repository"
+        return f"is from {measured}, which is not a commit of this repository"
     changed = git("diff", "--name-only", measured, "--", *MEASURED)
     if changed is None or changed:
         count = len((changed or "").splitlines())
-        return f"is of {measured[:12]}; {count} files of {' and '.join(MEASURED)} changed since"
+        return f"is from {measured[:12]}; {count} files in {' and '.join(MEASURED)} changed since"
     return None

@@ -299,7 +299,7 @@ def main() -> int:
     parser.add_argument("device", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--op", default="", help="only OpInfos whose name contains this")
-    parser.add_argument("--alone", action="store_true", help="try no dtypes beside each other")
+    parser.add_argument("--alone", action="store_true", help="do not try combinations of dtypes")
     parser.add_argument("--timeout", type=float, default=90, help="seconds for an OpInfo; more on a busy machine")
     options = parser.parse_args()
     record: dict[str, Any] = {}

@@ -1,11 +1,11 @@
-"""Records which part of the roofline a card's kernels reach, for torchfake.step_time. To be run where the card is.
+"""Records the fraction of the roofline that a card's kernels reach, for torchfake.step_time. Run it on the card.
 
     python tools/record_step_time.py [--output FILE] [--quick] [--device cuda]
 
-Times operators of each family, dtype and size with events of the card, and whole training steps. Writes the curves, and
-the measured time of each workload beside the one that the curves give, whose error the reports state. Workloads take no
-part in the curves. On a machine without the card `--device cpu` runs the same code on the CPU, which checks the command
-and says nothing about a card.
+Times operators of each family, dtype and size, and whole training steps, with events of the card. Writes the curves,
+and for each workload the measured time and the one estimated from the curves; reports state the error between them.
+Workloads do not contribute to the curves. On a machine without a card, `--device cpu` runs the same code on the CPU to
+check the command; the result describes no card.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _convolutional(channels: int, batch: int, size: int) -> Callable[[str], tupl
 
 
 def workloads(quick: bool) -> dict[str, tuple[Callable[[str], tuple[nn.Module, torch.Tensor]], torch.dtype | None]]:
-    """By name: what builds a model and its input, and the dtype of autocast."""
+    """By name: a function that builds a model and its input, and the dtype of autocast."""
     if quick:
         return {"perceptron": (_perceptron(64, 32), None), "convolutional": (_convolutional(8, 2, 32), torch.bfloat16)}
     sizes = {
@@ -162,7 +162,7 @@ def _synchronize(device: str) -> None:
 
 
 def seconds_of(call: Callable[[], Any], device: str, repeats: int) -> float:
-    """The median of a call's time, of the card's work alone."""
+    """The median time of a call, counting only the card's work."""
     for _ in range(3):
         call()
     _synchronize(device)
@@ -183,7 +183,7 @@ def seconds_of(call: Callable[[], Any], device: str, repeats: int) -> float:
 
 
 def bound_of(build: Callable[[str], Callable[[], Any]], card: str) -> float:
-    """The roofline's time of what `build("cuda")` returns, counted on fakes; launches are left out."""
+    """The roofline's time for the call that `build("cuda")` returns, counted on fakes, without launches."""
     with torchfake.fake_mode(gpus=card, unlimited=True):
         call = build("cuda")
         with step_time.measure() as work:
@@ -193,7 +193,7 @@ def bound_of(build: Callable[[str], Callable[[], Any]], card: str) -> float:
 
 
 def record_curves(device: str, card: str, quick: bool) -> dict[str, list[tuple[float, float]]]:
-    """Pairs of the roofline's seconds and the part that was reached, by family and dtype."""
+    """Pairs of seconds at the roofline and the fraction reached, by family and dtype."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for family, (make, all_sizes, dtypes) in FAMILIES.items():
         for dtype in dtypes:
@@ -230,7 +230,7 @@ def _step(build: Callable[[str], tuple[nn.Module, torch.Tensor]], dtype: torch.d
 
 
 def record_workloads(device: str, card: str, curves: step_time.Curves, quick: bool) -> list[dict[str, Any]]:
-    """Whole steps: what was measured, and what the curves give."""
+    """Whole steps: measured times, and those estimated from the curves."""
     rows = []
     for name, (build, dtype) in workloads(quick).items():
         measured = seconds_of(_step(build, dtype, device), device, 3 if quick else 20)
@@ -262,14 +262,14 @@ def main() -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no card here; --device cpu --output FILE checks the command without one")
     if options.device == "cpu" and options.output is None:
-        raise SystemExit("--device cpu records nothing of a card: say with --output where to write it")
+        raise SystemExit("--device cpu records nothing about a card: choose a file with --output")
     if options.device == "cpu":
         torch.set_num_threads(1)
     card = _card_here(options.device)
     found = record_curves(options.device, card, options.quick)
     name = CARDS[card].name
     source = f"PyTorch {torch.__version__}, " + (
-        "the CPU of this machine, which is no card" if options.device == "cpu" else f"CUDA {torch.version.cuda}"
+        "the CPU of this machine, not a card" if options.device == "cpu" else f"CUDA {torch.version.cuda}"
     )
     curves = step_time.Curves(name, {key: list(points) for key, points in found.items()}, None, source)
     rows = record_workloads(options.device, card, curves, options.quick)

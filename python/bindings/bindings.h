@@ -25,7 +25,7 @@ void bind_work(pybind11::module_& module);
 // A recorder that passes each operator, as a line of text, to a Python function.
 std::shared_ptr<OpRecorder> python_trace(pybind11::function show);
 
-// Stand-ins of a Python object, which chooses them (`choose`) and is told of each value used (`hear(op, answer)`).
+// Stand-ins implemented by a Python object, which chooses them (`choose`) and is notified of each (`hear(op, answer)`).
 std::shared_ptr<StandIns> python_stand_ins(const pybind11::object& log);
 
 }  // namespace torchfake

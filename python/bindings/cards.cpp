@@ -102,7 +102,7 @@ void bind_cards(py::module_& module) {
         return storage.nbytes() == 0 ? uintptr_t{0} : address_of(storage.unsafeGetStorageImpl(), *device);
       },
       py::arg("storage"));
-  // Each as (group, number of ranks, operator, calls, bytes).
+  // `counts` returns tuples of (group, number of ranks, operator, calls, bytes).
   py::class_<CollectiveCounter>(module, "CollectiveCounter")
       .def(py::init<ModePtr>(), py::arg("mode").none(false))
       .def("counts", [](const CollectiveCounter& self) {

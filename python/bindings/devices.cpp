@@ -60,8 +60,8 @@ void set_initialisation(bool required) {
   }
 }
 
-// The same for a third-party backend. Its error cannot be raised for it (it may register its own fallback), so its
-// initialisation is turned off only while a thread is in a mode.
+// The same for third-party backends. We cannot raise their errors, because they may register fallbacks of their own, so
+// their initialisation is turned off only while a thread is in a mode.
 void set_initialisation_of_others(bool required) {
   if (is_absent(c10::kPrivateUse1)) {
     torch::utils::set_requires_device_init(c10::kPrivateUse1, required);
@@ -95,7 +95,7 @@ void bind_devices(pybind11::module_& module) {
   set_absent_device_hook(&raise_as_uninitialised);
   static const RegisterChange initialisation(
       Span::kWhileFakes, {[] { set_initialisation(false); }, [] { set_initialisation(true); }});
-  // Fakes may outlive a deactivation, and with them their guards; Python's errors come back at once.
+  // Fakes may outlive a deactivation together with their guards, but Python's errors are restored immediately.
   static const RegisterChange initialisation_again(
       Span::kOnceActive, {[] { set_initialisation(!fakes_exist()); }, [] { set_initialisation(true); }});
   static const RegisterChange initialisation_of_others(

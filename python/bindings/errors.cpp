@@ -29,7 +29,7 @@ void throw_as_python(const FakeTensorError& error) {
   throw carrier;
 }
 
-// The error that Python is raising on this thread, taken over; restored on destruction unless dropped.
+// Takes the error that Python is raising on this thread; restores it on destruction unless dropped.
 class RaisedError {
  public:
   RaisedError() {

@@ -1,4 +1,4 @@
-// The memory model of a mode: its statistics, and the ledger of who owns what.
+// The memory model of a mode: its statistics, and the ledger of owners.
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -44,7 +44,7 @@ memory::Owner owner_named(const std::string& name) {
   TORCH_CHECK_VALUE(false, "there is no owner '", name, "'.");
 }
 
-// One call for many: an optimizer has hundreds of them.
+// A single call for a list of tensors: an optimizer has hundreds of them.
 void claim_tensors(Ledger& ledger, const std::vector<at::Tensor>& tensors, const std::string& owner, uint32_t scope) {
   const memory::Owner who = owner_named(owner);
   for (const at::Tensor& tensor : tensors) {
@@ -52,7 +52,7 @@ void claim_tensors(Ledger& ledger, const std::vector<at::Tensor>& tensors, const
   }
 }
 
-// A tensor, and the tensors inside of one that wraps others, like a sharded one.
+// Claims a tensor, and the tensors inside a wrapper such as a DTensor.
 void claim_object(Ledger& ledger, const py::handle& tensor, memory::Owner owner, uint32_t scope) {
   if (!THPVariable_Check(tensor.ptr())) {
     return;
@@ -66,7 +66,7 @@ void claim_object(Ledger& ledger, const py::handle& tensor, memory::Owner owner,
   }
 }
 
-// Those that wrap others hold no memory themselves, nor do their gradients: these are found when a step begins.
+// Wrappers hold no memory themselves, nor do their gradients, which are found when a step begins.
 void claim_parameters(Ledger& ledger, const py::list& parameters, const std::vector<uint32_t>& scopes) {
   std::vector<at::Tensor> tensors(parameters.size());
   TORCH_CHECK_VALUE(tensors.size() == scopes.size(), "claim_parameters: expected a scope for each parameter");
@@ -128,8 +128,9 @@ py::list list_of(const std::vector<memory::LedgerRecord>& records) {
   return list;
 }
 
-// The innermost lines of the program, which is everything outside these folders, or all of its lines on the stack.
-// Numbers each from 1, by file, line, and the number of the line that called it: 0 without stacks, or for the outermost.
+// Numbers the innermost lines of the program, which is all code outside these folders, or entire stacks of its lines. A
+// number, from 1 on, identifies a file, a line, and the number of the calling line (0 for the outermost line, or
+// without stacks).
 class ProgramLines {
  public:
   ProgramLines(std::vector<std::string> others, bool has_stacks)
@@ -263,7 +264,7 @@ void bind_ledger(py::module_& module) {
           "peak",
           [](const Ledger& self, const std::string& device) { return self.peak(c10::Device(device)); },
           py::arg("device"));
-  // What this thread is at from now on, and was until now; None leaves the scope.
+  // Sets the activity and scope of this thread, and returns the previous ones. A scope of None keeps the current one.
   module.def(
       "exchange_memory_context",
       [](std::optional<uint32_t> scope, int activity) {

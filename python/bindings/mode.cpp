@@ -160,7 +160,7 @@ void bind_mode(py::module_& module) {
           }),
           py::arg("state").none(false),
           py::arg("show"))
-      // The same with a meter in the place of the function.
+      // The same with a WorkMeter instead of a function.
       .def(
           py::init([](ModePtr state, std::shared_ptr<work::WorkMeter> meter) {
             return std::make_unique<EnteredFakeMode>(std::move(state), std::move(meter));

@@ -32,10 +32,11 @@ struct StandIn {
   PyObject* function;  // called as function(original, *args, **kwargs)
   vectorcallfunc vectorcall;
   vectorcallfunc call_original;
-  // What an original implemented in C leads to, so that a real tensor's call has as many steps as without the stand-in.
+  // The C implementation of the original, called directly so that a call on a real tensor takes no more steps than
+  // without the stand-in.
   PyCFunction no_arguments;  // of a method that takes none; null for others
   PyGetSetDef* attribute;  // of a computed attribute; null for others
-  PyTypeObject* owner;  // whose instances these two accept
+  PyTypeObject* owner;  // the class whose instances the two above accept
   PyTypeObject* usual;  // torch.Tensor or torch.UntypedStorage, if it is a subclass of that
   PyObject* weak_references;
   When when;
@@ -101,7 +102,7 @@ bool holds(When when, PyObject* const* args, Py_ssize_t positional, Py_ssize_t c
     case When::kFakesExist:
       return true;
     case When::kGivenMetaStorage:
-      return positional > 0 && is_meta_storage(args[0]);  // which may outlive its tensors, and their mode
+      return positional > 0 && is_meta_storage(args[0]);  // a storage may outlive its tensors and their mode
     case When::kInModeOrGivenMetaStorage:
       return (fakes_exist() && in_fake_mode()) || (positional > 0 && is_meta_storage(args[0]));
     case When::kAlways:
@@ -248,7 +249,7 @@ void destroy(PyObject* self) {
 enum class Kind : uint8_t { kFunction, kMethod, kAttribute };
 
 PyTypeObject* make_type(Kind kind) {
-  // With the last two, PyTorch's compilers find the Python function that a wrapper wraps.
+  // The last two allow PyTorch's compilers to find the wrapped Python function.
   static std::array<PyGetSetDef, 4> attributes = {{
       {"__wrapped__", &get_original, nullptr, nullptr, nullptr},
       {"__original_fn", &get_original, nullptr, nullptr, nullptr},
@@ -273,7 +274,7 @@ PyTypeObject* make_type(Kind kind) {
       {Py_tp_methods, methods.data()},
       {Py_tp_members, members.data()},
   };
-  // Python's interpreter keeps the place of a method only where the type of the method cannot change.
+  // The interpreter caches the lookup of a method only if the method's type is immutable.
   unsigned long flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE;
   if (kind == Kind::kAttribute) {
     slots.push_back({Py_tp_descr_get, reinterpret_cast<void*>(&get_value)});
@@ -299,7 +300,7 @@ PyTypeObject* make_type(Kind kind) {
   return type;
 }
 
-// Fills in what an original of C leads to.
+// Looks up the C implementation of the original.
 void look_into(StandIn& stand_in) {
   PyObject* original = stand_in.original;
   // A function implemented in C is always called in the same way.

@@ -56,7 +56,7 @@ std::optional<NumberFor> number_for_python_node(c10::SymNodeImpl* node) {
   return NumberFor{number, !hint.is_none()};
 }
 
-// The symbols of an environment of PyTorch's own.
+// Symbols of one of PyTorch's own environments.
 class PythonSymbols final : public SymbolSource {
  public:
   explicit PythonSymbols(py::object env) : env_(std::make_shared<py::object>(std::move(env))) {}

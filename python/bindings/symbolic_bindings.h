@@ -1,4 +1,4 @@
-// What the bindings of symbolic sizes share: expressions and nodes as Python sees them, and conversions of numbers.
+// Shared by the bindings of symbolic sizes: the Python classes of expressions and nodes, and conversions of numbers.
 #pragma once
 
 #include <pybind11/stl.h>

@@ -52,7 +52,7 @@ size_t arity(Op op, size_t given) {
     case Op::kFloat:
     case Op::kSymbol:
     case Op::kFloatFunction:
-      return given + 1;  // never valid: not built this way
+      return given + 1;  // rejected: operations of this kind are not built from arguments
     case Op::kFloor:
     case Op::kCeil:
     case Op::kTrunc:
@@ -252,7 +252,7 @@ void bind_shape_env(py::module_& module) {
           py::arg("name") = "",
           py::arg("source") = "")
       .def(
-          "_create_integer",  // of any value, where create_symint makes sizes
+          "_create_integer",  // of any value, whereas create_symint creates sizes
           [](const Self<ShapeEnvPtr>& self, int64_t hint, const std::string& name, const std::string& source) {
             return Expression{self, self->create_symbol(Value::of(hint), name, source)};
           })

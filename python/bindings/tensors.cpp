@@ -58,7 +58,7 @@ std::optional<at::Tensor> constant_of_fake(const at::Tensor& tensor) {
   if (options.propagate_real_tensors && (!is_constant(*fake) || fake->numel() > options.known_values)) {
     return std::nullopt;
   }
-  // Values that were given for the fake count whatever their number.
+  // Values that were given explicitly are constants, whatever their number.
   const bool is_given = fake->has_storage() && fills_storage(*fake) && is_in_memory(*fake);
   std::optional<at::Tensor> values =
       known_tensor(*fake, is_given ? std::numeric_limits<int64_t>::max() : value_limit(options));
@@ -116,7 +116,7 @@ std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kin
   return fake == nullptr ? std::nullopt : fake->memo(found->second);
 }
 
-// Values given for a fake are kept, however many elements the mode tracks.
+// Values that are given explicitly are kept even beyond the mode's limit.
 void keep_values(const at::Tensor& fake, const at::Tensor& real) {
   const FakeTensorImpl* impl = as_fake(fake);
   const bool takes_values =
@@ -207,7 +207,7 @@ void bind_tensors(pybind11::module_& module) {
       torch::wrap_pybind_function([](const at::Tensor& real, const ModePtr& mode) {
         return at_the_boundary([&] {
           if (!real.defined() || is_any_fake(real)) {
-            return from_tensor(real, mode);  // itself, or the fake of a fake of another mode
+            return from_tensor(real, mode);  // the same fake, or the conversion of another mode's fake
           }
           at::Tensor fake = lift(real, mode, /*copy=*/true);
           keep_values(fake, real);

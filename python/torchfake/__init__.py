@@ -173,7 +173,7 @@ __version__ = "0.1.0"
 cmake_prefix_path = str(Path(__file__).parent / "share" / "cmake")
 """Where CMake's `find_package(torchfake)` finds the C++ library, like `torch.utils.cmake_prefix_path`."""
 
-# All that importing does. The replacements are installed with the first mode or fake.
+# Importing does nothing else. The replacements are installed with the first mode or fake.
 _C._set_fake_impl_finder(_tracing.has_fake_impl)
 _serialization.allow_in_safe_files()
 _shape_env.extend()

@@ -1,7 +1,8 @@
-"""How fast the known cards are at most: what their makers publish, beside the table of `_cards`.
+"""The peak speeds of the known cards, as published by their makers. Extends the table in `_cards`.
 
-The bandwidth of memory and the rate of ordinary arithmetic follow from clocks, buses and multiprocessors of that table.
-Products on tensor cores are published for a clock of their own: dense (not sparse), accumulated in float32.
+Memory bandwidth and the rate of ordinary arithmetic follow from the clocks, bus widths and multiprocessors in that
+table. The rates of tensor cores are published for a different clock; they are for dense matrices, accumulated in
+float32.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from torchfake._cards import CARDS, Card
 _TERA = 1e12
 _GIGA = 1e9
 
-#: Multiplications and additions of float32 in a cycle of a multiprocessor, by compute capability.
+#: Float32 operations per cycle and multiprocessor, by compute capability.
 _FLOAT32_OF_CYCLE = {(7, 0): 128, (7, 5): 128, (8, 0): 128, (8, 6): 256, (8, 9): 256, (9, 0): 256, (10, 0): 256}
 
-#: Those of float64, as a part of float32's.
+#: The rate of float64 operations, as a fraction of float32's.
 _FLOAT64_PART = {(7, 0): 1 / 2, (8, 0): 1 / 2, (9, 0): 1 / 2, (10, 0): 1 / 2}
 _FLOAT64_PART_OF_OTHERS = 1 / 64
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The most that a card can do in a second.
+    """The peak speed of a card, per second.
 
     Attributes:
-        tensor_cores: Multiplications and additions of products on tensor cores, by dtype; "TF32" are float32's where
-            the program allows it. A dtype that is not there has none.
-        float32: The same of ordinary arithmetic, for any other dtype.
-        float64: Likewise.
-        memory: Bytes read and written.
-        link: Bytes that a card sends to the others of its machine, in one direction.
-        host: Bytes between the host and the card, in one direction.
-        network: Bytes that a card sends to other machines.
-        launch: Seconds that a kernel takes, however little it does.
+        tensor_cores: Operations on tensor cores, by dtype. "TF32" is for float32 if the program allows it. Tensor cores
+            do not support dtypes that are missing here.
+        float32: Operations outside of tensor cores, for any other dtype.
+        float64: Operations in float64 outside of tensor cores.
+        memory: Bytes read from and written to the card's memory.
+        link: Bytes sent to other cards of the same machine, in one direction.
+        host: Bytes copied between host and card, in one direction.
+        network: Bytes sent to other machines, per card.
+        launch: The minimum duration of a kernel, in seconds.
     """
 
     tensor_cores: dict[str, float]
@@ -47,7 +48,7 @@ class Speed:
     launch: float = 2e-6
 
     def products(self, dtype: str, may_use_tf32: bool) -> float:
-        """Multiplications and additions of products of a dtype, as PyTorch's C++ names it, in a second."""
+        """Operations per second in matrix products of a dtype, given by its name in PyTorch's C++."""
         if dtype == "Float" and may_use_tf32:
             return self.tensor_cores.get("TF32", self.float32)
         usual = self.float64 if dtype in ("Double", "ComplexDouble") else self.float32
@@ -63,11 +64,11 @@ def _tensor_cores(
     return {name: rate * _TERA for name, rate in found.items() if rate}
 
 
-#: NVLink, or PCI Express where a card has no other: bytes in one direction, a half of what is advertised.
+#: NVLink, or PCI Express for cards without it: bytes in one direction, which is half of the advertised number.
 _NVLINK2, _NVLINK3, _NVLINK4, _NVLINK5 = 150 * _GIGA, 300 * _GIGA, 450 * _GIGA, 900 * _GIGA
 _PCIE3, _PCIE4, _PCIE5 = 15.75 * _GIGA, 31.5 * _GIGA, 63 * _GIGA
 
-#: By the names of `CARDS`: tensor cores, link, host.
+#: Tensor cores, link and host, by the names in `CARDS`.
 _PUBLISHED: dict[str, tuple[dict[str, float], float, float]] = {
     "H200": (_tensor_cores(989.4, 494.7, 1978.9, 1978.9, 66.9), _NVLINK4, _PCIE5),
     "H100-80GB": (_tensor_cores(989.4, 494.7, 1978.9, 1978.9, 66.9), _NVLINK4, _PCIE5),
@@ -86,10 +87,10 @@ _PUBLISHED: dict[str, tuple[dict[str, float], float, float]] = {
 
 
 def speed_of(card: Card) -> Speed:
-    """The speed of a card of the table, whatever memory it was given.
+    """The speed of a card from the table, whatever its memory size was set to.
 
     Raises:
-        ValueError: The table has no such kind.
+        ValueError: The card is not in the table.
     """
     for name, known in CARDS.items():
         if known.name == card.name:
@@ -97,7 +98,7 @@ def speed_of(card: Card) -> Speed:
             cycles = card.multi_processor_count * card.clock_rate * 1e3
             float32 = cycles * _FLOAT32_OF_CYCLE[card.capability]
             part = _FLOAT64_PART.get(card.capability, _FLOAT64_PART_OF_OTHERS)
-            # Two transfers for each cycle of the memory's clock.
+            # Two transfers per memory clock cycle.
             memory = card.memory_clock_rate * 1e3 * 2 * card.memory_bus_width / 8
             return Speed(cores, float32, float32 * part, memory, link, host)
-    raise ValueError(f"the speed of a card '{card.name}' is not known; it is for {', '.join(CARDS)}")
+    raise ValueError(f"the speed of a card '{card.name}' is not known; known are {', '.join(CARDS)}")

@@ -15,7 +15,7 @@ _FRESH = "from torchfake._child_calls import answer_parent; answer_parent({write
 
 
 def call_in_child(output: int, function: Callable[..., object], *arguments: object) -> object:
-    """What a function returns in a child process with output to a file descriptor; a message if it returns nothing.
+    """The result of a function in a child process with output to a file descriptor; a message if there is none.
 
     The child is forked, which is fast. Autograd cannot be used in a fork of a process that has computed gradients on
     a claimed device, because its threads are gone: there the child is a new interpreter, and the function, its
@@ -34,7 +34,7 @@ def call_in_child(output: int, function: Callable[..., object], *arguments: obje
 
 
 def answer_parent(writer: int) -> None:
-    """The call that is read from standard input, in a new interpreter; its result is written to the pipe."""
+    """In a new interpreter: runs the call read from standard input, and writes its result to the pipe."""
     function, arguments = pickle.load(sys.stdin.buffer)
     with os.fdopen(writer, "wb") as pipe:
         _answer(pipe, function, arguments)

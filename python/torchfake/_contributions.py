@@ -1,7 +1,7 @@
-"""Collectives of known values under stand-ins: every rank is taken to contribute what this one does.
+"""Collectives of known values under stand-ins: every rank is assumed to contribute the same values as this one.
 
-Ranks agree on small numbers before they go on: sizes to pad to, whether to stop, how many have overflowed. With 1 in
-place of each, they would contradict each other.
+Ranks agree on small numbers: sizes to pad to, whether to stop, how many have overflowed. If each of these were the
+stand-in 1, they would be inconsistent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _contribution(tensor: Any, group: Any) -> Tensor | None:
 
 
 def _reduce(mine: Tensor, op: Any, ranks: int) -> Tensor | None:
-    """What `ranks` equal contributions are reduced to; None for an operation with a factor."""
+    """The reduction of `ranks` equal contributions; None for an operation with a factor."""
     if op == dist.ReduceOp.SUM:
         return mine * ranks
     if op == dist.ReduceOp.PRODUCT:
@@ -49,7 +49,7 @@ def _write(tensor: Tensor, values: Tensor) -> None:
 
 @functools.cache
 def _finished_work() -> type:
-    """A collective that has ended, whose future holds its outputs. The fake group's future holds nothing."""
+    """A completed collective whose future holds its outputs. The fake group's own future is empty."""
 
     class Finished(dist.Work):
         def __init__(self, outputs: list[Tensor]) -> None:
@@ -77,7 +77,7 @@ def _finished_work() -> type:
 
 
 def _ended(work: Any, outputs: list[Tensor]) -> Any:
-    """What a collective returns: `work` if there is none to wait for, or it is not that of a fake group."""
+    """The result of a collective: `work` unchanged if it is None or not from a fake group."""
     return work if work is None or not _applies() else _finished_work()(outputs)
 
 
@@ -150,7 +150,7 @@ def all_gather_into_tensor(
     return _ended(work, [output_tensor])
 
 
-# The other names of it, some older, end in this one.
+# Its other names, some of them older, end in this one.
 _INTO_TENSOR = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
 #: The replacements, by name in `torch.distributed.distributed_c10d`.

@@ -1,7 +1,7 @@
-"""What `torch.nn.DataParallel` does with several cards: copies of a tensor, and its parts, on each.
+"""The communication of `torch.nn.DataParallel`: broadcast, scatter, gather and reduction over several cards.
 
-PyTorch implements these in C++ on top of NCCL, in builds with CUDA alone. Here they are made of operators, with the
-same views, sizes and allocations.
+PyTorch implements these in C++ on top of NCCL, and only in builds with CUDA. Here they are composed of operators, with
+the same views, sizes and allocations.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def broadcast_coalesced(
     copied: list[list[torch.Tensor]] = [[] for _ in cards[1:]]
     for chunk in _take_tensors(inputs, buffer_size):
         order += chunk
-        # In a buffer of their own, as if there were a single tensor too.
+        # In a separate buffer, even for a single tensor.
         flat = chunk[0] if chunk[0].is_sparse else _flatten(chunk)
         for place, copy in zip(copied, _copies(flat, cards[1:]), strict=True):
-            # Version counters of their own: the views of a buffer that nobody else holds.
+            # With their own version counters: views of a buffer that is not used elsewhere.
             place += [copy] if copy.is_sparse else [part.data for part in _unflatten(copy, chunk)]
     places = {id(tensor): number for number, tensor in enumerate(order)}
     for place in copied:
@@ -152,7 +152,7 @@ def gather(
 def reduce(
     original: Callable[..., None], inputs: Tensors, output: Any = None, root: int = 0, *args: Any, **kwargs: Any
 ) -> None:
-    """The sum of what cards hold, on one of them. A sequence for the output was an argument before PyTorch 1.5."""
+    """The sum of tensors on several cards, on one of them. Before PyTorch 1.5, the output could be passed as well."""
     if isinstance(output, Sequence):
         output = output[root]
     total = inputs[root] if output is None else output.copy_(inputs[root])
@@ -164,10 +164,10 @@ def reduce(
 def parallel_apply(
     original: Callable[..., list[Any]], modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None
 ) -> list[Any]:
-    """Calls one replica after another: the threads that would call them are not in the mode."""
+    """Calls one replica after another: the threads that PyTorch would start are not in the mode."""
     count = len(modules)
     if count != len(inputs):
-        return original(modules, inputs, kwargs_tup, devices)  # it says what is wrong
+        return original(modules, inputs, kwargs_tup, devices)  # raises the error
     given = [kwargs_tup or [{}] * count, devices or [None] * count]
     return [
         original([module], [arguments], [options], [device])[0]

@@ -54,7 +54,7 @@ def _is_left_out(new_state: torch.Tensor) -> bool:
     mode = current_mode()
     if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
         return False
-    mode.stand_ins.hear("set_rng_state", "goes on with the state that it has")
+    mode.stand_ins.hear("set_rng_state", "the generator keeps its state")
     return True
 
 

@@ -90,14 +90,14 @@ def _default_is_fake() -> bool:
 
 
 def _tell(name: str, group: Any, answer: str = "this rank's own object") -> None:
-    """Notes the stand-in; an error if the mode has none. A group of one rank hears what that rank says."""
+    """Records the stand-in; raises if the mode has none. In a group of one rank, nothing is unknown."""
     if dist.get_world_size(group) == 1:
         return
     mode = current_mode()
     if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
         raise DataDependentOutputException(
-            f"{name}: what other ranks send is not known here, where one process stands for one rank. "
-            'fake_mode(unknown="stand-in") takes this rank\'s own contribution in its place.',
+            f"{name}: what other ranks send is unknown, since only one rank runs. "
+            'fake_mode(unknown="stand-in") uses this rank\'s own contribution instead.',
             name,
         )
     mode.stand_ins.hear(name, answer)
@@ -174,8 +174,8 @@ def recv_object_list(
         return original(object_list, src, group, **kwargs)
     sender = kwargs.get("group_src", src)
     raise DataDependentOutputException(
-        f"recv_object_list: what rank {'any' if sender is None else sender} sends is known to that rank alone, and one "
-        "process stands for one rank here. A pipeline stage asks so for the shapes of its neighbour: pass them "
+        f"recv_object_list: what rank {'any' if sender is None else sender} sends is unknown, since only one rank "
+        "runs. Pipeline stages request the shapes of their neighbours in this way: pass them "
         "(PipelineStage(..., input_args=..., output_args=...)).",
         "recv_object_list",
     )
@@ -187,15 +187,15 @@ def _has_stand_ins() -> bool:
 
 
 def plan_alone(original: Callable[..., None], self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
-    """A checkpoint is planned by rank 0, from what all ranks hold: with stand-ins by the one that runs, for itself."""
+    """Rank 0 plans a checkpoint from the tensors of all ranks; with stand-ins, the running rank plans its own."""
     alone = use_dist and _applies() and _has_stand_ins()
     if alone:
-        _tell("checkpoint", group, "planned with what this rank holds")
+        _tell("checkpoint", group, "planned from this rank's tensors only")
     original(self, group, use_dist and not alone, coordinator_rank)
 
 
 def validate_plan(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What the other ranks would add to the plan is not known: it is assumed to be complete."""
+    """Assumes that the plan is complete, since the contributions of other ranks are unknown."""
     return [] if _applies() and _has_stand_ins() else original(*args, **kwargs)
 
 
@@ -285,7 +285,7 @@ def start_processes(
     if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
         return original(fn, args, nprocs, join, *others, **kwargs)
     rank = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
-    mode.stand_ins.hear("spawn", f"process {rank} of {nprocs} alone, in this one")
+    mode.stand_ins.hear("spawn", f"only process {rank} of {nprocs} runs, inside this one")
     fn(rank, *args)
     return None if join else _Ended()
 

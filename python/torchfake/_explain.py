@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _OURS = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 _LIBRARY = sysconfig.get_paths()["stdlib"]
-#: Prefixes of generated code without a file: importlib, torch.fx, dataclasses. `<stdin>` belongs to the program.
+#: Prefixes of the names of generated code: importlib, torch.fx, dataclasses. `<stdin>` belongs to the program.
 _GENERATED = ("<frozen", "<eval_with_key", "<string", "<__")
 
-#: A part of the standard library, installed with the packages: its wrappers of deprecated names call PyTorch.
+#: Treated as part of the standard library: its wrappers of deprecated names call PyTorch.
 _BACKPORTS = ("typing_extensions.py",)
 
-#: What reads a value, by the instruction that the program is executing.
+#: The construct that reads a value, by the instruction that the program is executing.
 _BY_INSTRUCTION = {
     "POP_JUMP": "bool() of a condition",
     "JUMP_IF": "bool() of a condition",
@@ -93,11 +93,11 @@ def _ways_out(mode: Mode | None, message: str, is_about_shape: bool) -> str:
         return ""
     ways = []
     if is_about_shape and not mode._state.selects_all:
-        ways.append("selects_all=True takes the most that can be selected")
+        ways.append("selects_all=True assumes that everything is selected")
     if not mode._state.has_stand_ins:
-        ways.append('unknown="stand-in" (torchfake run without --strict) answers in its place and reports where')
+        ways.append('unknown="stand-in" (torchfake run without --strict) uses a stand-in and reports where')
     if not mode._state.propagate_real_tensors and "propagate_real_tensors" not in message:
-        ways.append("propagate_real_tensors=True lets real values travel along")
+        ways.append("propagate_real_tensors=True computes real values")
     return f" In fake_mode(...), {'; '.join(ways)}." if ways else ""
 
 
@@ -111,4 +111,4 @@ def explanation(mode: Mode | None, message: str, *, is_about_shape: bool) -> str
     shown = f": `{source}`" if source else ""
     by = f"by {what} " if what else ""
     where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    return f" Asked for {by}at {where}{shown}.{_ways_out(mode, message, is_about_shape)}"
+    return f" Read {by}at {where}{shown}.{_ways_out(mode, message, is_about_shape)}"

@@ -34,15 +34,15 @@ def fit(
     gpu: Annotated[str | None, typer.Option(help="The card: H200, A100-80GB, RTX-4090, ...")] = None,
     gpus: Annotated[str | None, typer.Option(help="Several of them: 8xH100-80GB.")] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="The memory of each card: 24GiB.")] = None,
-    cards: Annotated[bool, typer.Option("--cards", help="Answer for every known card.")] = False,
-    args: Annotated[str, typer.Option(metavar="'ARGS'", help="What the program is passed, as a shell would.")] = "",
+    cards: Annotated[bool, typer.Option("--cards", help="Find the value for every known card.")] = False,
+    args: Annotated[str, typer.Option(metavar="'ARGS'", help="Arguments of the program, as on a command line.")] = "",
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module.")] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="End each run after so many optimizer steps.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="End each run after this many optimizer steps.")] = None,
     nnodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
-    nproc_per_node: Annotated[int | None, typer.Option(min=1, help="Number of processes on each.")] = None,
+    nproc_per_node: Annotated[int | None, typer.Option(min=1, help="Number of processes per machine.")] = None,
     advice: Annotated[bool, typer.Option(help="Try the usual measures, unless the last value fits.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="An unknown value is an error.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell of each run.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Raise an error for unknown values.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not report each run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the largest value of an option with which a program fits on a card.
@@ -105,7 +105,7 @@ def print_fit(fit: Fit) -> None:
     for finding in fit.findings:
         remark = finding.error.splitlines()[0] if finding.error else ""
         if finding.largest == fit.varied.values[-1]:
-            remark = "all that was asked for"
+            remark = "all requested values"
         table.add_row(
             finding.card,
             size(finding.total_memory),

@@ -40,7 +40,7 @@ class Measure:
         self.reason: str | None = "no model was called"
 
     def steps(self, requested: int) -> int:
-        """The number of the program's steps to run where `requested` would do without the measure."""
+        """The number of steps to run with the measure, if `requested` steps are enough without it."""
         return requested
 
     @contextlib.contextmanager
@@ -111,7 +111,7 @@ class Checkpointing(_AtFirstCall):
     def act(self, module: nn.Module) -> None:
         if getattr(module, "supports_gradient_checkpointing", False):
             if module.is_gradient_checkpointing:
-                raise NotApplicableError("the model does it already")
+                raise NotApplicableError("the model already does so")
             module.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
             self.reason = None
             return
@@ -151,7 +151,7 @@ class Bfloat16Weights(_AtFirstCall):
     """Parameters, and therefore gradients and optimizer state, in bfloat16."""
 
     name = "bf16 weights"
-    note = "model.to(torch.bfloat16), and its inputs too"
+    note = "model.to(torch.bfloat16), including its inputs"
     only_training = False
 
     def act(self, module: nn.Module) -> None:
@@ -185,7 +185,7 @@ def _need_bfloat16(mode: fake_mode) -> None:
 
 
 class _AtSteps(Measure):
-    """Acts when an optimizer steps. May hide the gradients from the optimizer, which then does nothing in that step."""
+    """Acts when an optimizer steps. May hide the gradients, so that the optimizer does nothing in that step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class _InPlaceOfAdam(_AtSteps):
 
 class Adafactor(_InPlaceOfAdam):
     name = "Adafactor"
-    note = "torch.optim.Adafactor in place of Adam"
+    note = "torch.optim.Adafactor instead of Adam"
 
     def other(self, groups: list[dict[str, Any]]) -> Optimizer:
         return torch.optim.Adafactor(groups)
@@ -257,7 +257,7 @@ class Adafactor(_InPlaceOfAdam):
 
 class Sgd(_InPlaceOfAdam):
     name = "SGD"
-    note = "torch.optim.SGD without momentum in place of Adam: no state"
+    note = "torch.optim.SGD without momentum instead of Adam: no optimizer state"
 
     def other(self, groups: list[dict[str, Any]]) -> Optimizer:
         return torch.optim.SGD(groups, lr=1e-3)
@@ -307,8 +307,8 @@ class Accumulation(_AtSteps):
         super().__init__()
         self.micro_batches = micro_batches
         self.name = f"accumulation over {micro_batches}"
-        self.note = f"the batch in {micro_batches} parts, gradients added up"
-        #: Only in parts after the optimizer's first step are there state and gradients beside the activations.
+        self.note = f"the batch in {micro_batches} parts, with gradients accumulated"
+        #: Only after the optimizer's first step do optimizer state and gradients coexist with activations.
         self._enough = 2 * micro_batches
         self.reason = f"the program takes fewer than {self._enough} steps"
         self._counts: dict[int, int] = {}
@@ -336,7 +336,7 @@ class Accumulation(_AtSteps):
 
 
 class ExpandableSegments(Measure):
-    """Segments that grow, so that free memory of any place serves a large block."""
+    """Segments that can grow, so that a large block can use free memory from anywhere."""
 
     name = "expandable segments"
     note = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, against fragmentation"
@@ -345,9 +345,9 @@ class ExpandableSegments(Measure):
     def applied(self, mode: fake_mode) -> Iterator[None]:
         settings = [os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")]
         if any("expandable_segments" in setting for setting in settings):
-            raise NotApplicableError("the environment says whether already")
+            raise NotApplicableError("the environment already sets this option")
         model = mode.cards.model
-        assert model is not None, "the cards of a trial have a size"
+        assert model is not None, "a trial's cards have a memory model"
         model.set_config("expandable_segments:True")
         self.reason = None
         yield
@@ -363,7 +363,7 @@ class FullyShard(_AtFirstCall):
         super().__init__()
         self.ranks = ranks
         self.name = f"fully_shard over {ranks}"
-        self.note = f"over {ranks} such cards, each with this batch; the model is built whole first"
+        self.note = f"over {ranks} such cards, each with this batch; the unsharded model is built first"
 
     def act(self, module: nn.Module) -> None:
         from torch.distributed.device_mesh import init_device_mesh

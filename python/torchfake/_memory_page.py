@@ -41,17 +41,17 @@ def text(value: object) -> str:
 
 
 def page_of(memory: dict[str, Any], run: dict[str, Any] | None = None, more: str = "") -> str:
-    """A whole page, of `Report.data`, of the report of `torchfake run` where there is one, and of `more` sections."""
+    """A complete page of `Report.data`, the report of `torchfake run` if there is one, and the sections in `more`."""
     title = "Memory" if run is None else f"Memory of {run['program']}"
     return _document(title, f"{'' if run is None else _run(run)}{_body(memory)}{more}")
 
 
 def page_of_ranks(program: str, roles: list[tuple[str, str, dict[str, Any]]], left_out: str) -> str:
-    """A page of several ranks: a table of them, and the memory of each under a heading that opens.
+    """A page of several ranks: a table of them, and a collapsible section with the memory of each.
 
     Args:
         program: The name of the program.
-        roles: Ranks that are alike, the name of their role, and the report of one of them.
+        roles: For each role: its ranks, its name, and the report of one of its ranks.
         left_out: The ranks that did not run.
     """
     title = f"Memory of {program} by rank"
@@ -88,7 +88,7 @@ def _document(title: str, body: str) -> str:
 
 
 def fragment_of(memory: dict[str, Any]) -> str:
-    """The same for a notebook, which has a page of its own."""
+    """The HTML of a report for a notebook."""
     return f"<style>{STYLE}</style><div class=torchfake>{_body(memory)}</div>"
 
 
@@ -122,7 +122,7 @@ def _run(run: dict[str, Any]) -> str:
 
 
 def _verdict(card: dict[str, Any], run: dict[str, Any]) -> str:
-    """Whether a program fits on a card, whose error does not say which one refused memory if there are several."""
+    """Whether a program fits on a card. With several cards, an out-of-memory error does not tell which one refused."""
     if card["needed"] > card["total_memory"]:
         return "<strong class=bad>does not fit</strong>"
     if run["out_of_memory"]:
@@ -219,22 +219,22 @@ def savings(owners: dict[str, int]) -> list[tuple[str, int, str]]:
     """(measure, upper bound of the bytes saved at the peak, explanation), estimated from the owners."""
     state, activations = owners["optimizer state"], owners["activations"]
     weights = owners["parameters"] + owners["gradients"] + state
-    # What lives for a moment has the size and type of what it is computed from.
+    # Temporaries are assumed to have the size and dtype of what they are computed from.
     passing = activations + owners["temporaries"]
     return [
-        ("checkpointing", activations, "all activations; the inputs of the blocks and one block's inside stay"),
+        ("checkpointing", activations, "all activations except the blocks' inputs and those of one block"),
         (
-            "bfloat16 in place of float32",
+            "bfloat16 instead of float32",
             (weights + passing) // 2,
-            "half of weights, gradients, state, activations, temporaries",
+            "half of weights, gradients, optimizer state, activations and temporaries",
         ),
         ("8-bit optimizer", state * 3 // 4, "three quarters of the optimizer's state, if it is float32"),
         ("optimizer sharded over 8 cards", state * 7 // 8, "seven eighths of the optimizer's state"),
-        ("fully_shard over 8 cards", weights * 7 // 8, "seven eighths of weights, gradients and state"),
+        ("fully_shard over 8 cards", weights * 7 // 8, "seven eighths of weights, gradients and optimizer state"),
         (
             "accumulation over 4 parts",
             (passing + owners["inputs"]) * 3 // 4,
-            "three quarters of what a batch takes, temporaries too",
+            "three quarters of what a batch takes, including temporaries",
         ),
     ]
 
@@ -244,7 +244,7 @@ def _savings(device: dict[str, Any]) -> str:
         f"<tr><td>{name}<td class=number>{size(saved)}<td class=long>{why}"
         for name, saved, why in savings(device["owners"])
     )
-    note = "<p class=note>Bounds from the owners at the peak. <code>torchfake fit</code> tries the measures."
+    note = "<p class=note>Upper bounds from the owners at the peak. <code>torchfake fit</code> tries the measures."
     return table("<th>Measure<th class=number>At most<th>What it is", rows) + note
 
 

@@ -1,4 +1,4 @@
-"""Tells the engine what the program is at: which module, and whether it is in a forward pass or an optimizer's step."""
+"""Tells the engine which module is running, and whether in a forward pass or an optimizer step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchfake import _C
 
 OUTSIDE, FORWARD, BACKWARD, OPTIMIZER = range(4)  # Activity in csrc/torchfake/memory/ledger.h
 
-#: By the identity of a module, which it may share with one that has died: that module and the number of its path.
+#: By the id of a module: the module and the number of its path. Ids are reused after a module has died.
 _Numbers = dict[int, tuple["weakref.ref[nn.Module]", int]]
 
 
@@ -25,18 +25,18 @@ def _ignore(what: object) -> None:
 
 
 def _path(root: nn.Module, path: str) -> str:
-    """The path of a module inside `root`; it begins with the class of that."""
+    """The path of a module inside `root`, beginning with the class of `root`."""
     name = type(root).__name__
     return f"{name}.{path}" if path else name
 
 
 def _parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules that one holds; none if an error left it without the attributes of `nn.Module`."""
+    """The children of a module; none if its constructor failed before creating the attributes of `nn.Module`."""
     return [(name, part) for name, part in vars(module).get("_modules", {}).items() if part is not None]
 
 
 def _tree(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The whole modules of an outermost one, itself among them, with their paths, each once."""
+    """The modules in an outermost module, including itself, with their paths, each once."""
     seen: set[int] = set()
     left = [("", root)]
     while left:
@@ -48,16 +48,16 @@ def _tree(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
-    """Hooks of all modules and optimizers while it is entered.
+    """While entered, hooks all modules and optimizers.
 
     Args:
-        on_root: Called with a module that is no part of another's call, when it is called first.
-        on_forward: Called with such a module before each of its calls.
+        on_root: Called with an outermost module (one not called by another module) on its first call.
+        on_forward: Called with an outermost module before each of its calls.
         before_step: Called with an optimizer before its step.
-        after_step: Called with it afterwards.
+        after_step: Called with an optimizer after its step.
     """
 
-    #: Those that are entered. The first of them tells the engine; two would each restore what the other has set.
+    #: All entered instances. Only the first one tells the engine: two would overwrite each other's state.
     _all: ClassVar[list[ModuleScopes]] = []
 
     def __init__(
@@ -71,10 +71,10 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         self._on_root, self._on_forward = on_root, on_forward
         self._step_callbacks = before_step, after_step
         self._exits = contextlib.ExitStack()
-        #: By outermost module, the numbers of those inside it. Keeps none of them alive.
+        #: For each outermost module, the numbers of the modules inside it. Weak references.
         self._numbers: weakref.WeakKeyDictionary[nn.Module, _Numbers] = weakref.WeakKeyDictionary()
-        self._current: _Numbers = {}  # of the outermost module that runs
-        #: What to return to after each running module, if this one tells the engine.
+        self._current: _Numbers = {}  # those of the running outermost module
+        #: The state to restore after each running module, if this instance tells the engine.
         self._entered: list[tuple[int, int] | None] = []
 
     def __enter__(self) -> Self:
@@ -96,11 +96,11 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         self._exits.close()
 
     def roots(self) -> list[nn.Module]:
-        """The outermost modules that were called and live."""
+        """The live outermost modules that have been called."""
         return list(self._numbers)
 
     def inside(self, root: nn.Module) -> list[tuple[nn.Module, int]]:
-        """The modules of an outermost one, itself among them, with the numbers of their paths."""
+        """The modules in an outermost module, including itself, with the numbers of their paths."""
         found = ((reference(), number) for reference, number in self._numbers[root].values())
         return [(module, number) for module, number in found if module is not None]
 
@@ -108,7 +108,7 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         """Live modules that no call has reached, with the numbers of their paths: a model whose `.cuda()` ran out of
         memory, or one that nothing has called yet. Looks through all objects of the program, so call it rarely."""
         called = {id(module) for root in self.roots() for module, _ in self.inside(root)}
-        # By their type: to ask an object for its class can run the program's code.
+        # Compares types: `isinstance` may run code of the program.
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
         parts = {id(part) for module in modules for _, part in _parts(module)}
         return [
@@ -134,14 +134,14 @@ class ModuleScopes(contextlib.AbstractContextManager["ModuleScopes"]):
         if not self._entered:
             self._enter_root(module)
         known = self._current.get(id(module))
-        if known is None or known[0]() is not module:  # made since, or held by no other module
+        if known is None or known[0]() is not module:  # created since, or not held by any module
             known = weakref.ref(module), _C.memory_scope_number(type(module).__name__)
             self._current[id(module)] = known
         tells = self._all[0] is self
         self._entered.append(_C.exchange_memory_context(known[1], FORWARD) if tells else None)
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        before = self._entered.pop() if self._entered else None  # none: called before the hooks were there
+        before = self._entered.pop() if self._entered else None  # none if it was called before the hooks existed
         if before is not None:
             _C.exchange_memory_context(*before)
 

@@ -1,4 +1,4 @@
-"""What a program does with a number that it reads, as its bytecode and source tell: for choosing stand-ins."""
+"""How a program uses a number that it reads, inferred from its bytecode and source, to choose stand-ins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchfake._explain import _OURS, _source_at
 #: Instructions that do not affect where a value goes.
 _IDLE = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "TO_BOOL", "RESUME", "NOT_TAKEN")
 
-#: Instructions that end a path, or at which it is no longer certain that it raises.
+#: Instructions that end a path, or after which it is no longer certain that it raises.
 _ENDS = ("RETURN", "YIELD", "FOR_ITER", "SEND", "RERAISE", "JUMP_BACKWARD")
 
 #: A path longer than this does more than raise.
@@ -31,7 +31,7 @@ def reading_frame() -> FrameType | None:
 
 
 def only_checks(frame: FrameType) -> bool:
-    """Whether the condition that `frame` is evaluating decides between raising, if False, and going on."""
+    """Whether `frame` is evaluating a condition that, if False, leads to a `raise` and nothing else."""
     return _only_checks(frame.f_code, frame.f_lasti)
 
 
@@ -60,7 +60,7 @@ def _only_checks(code: CodeType, offset: int) -> bool:
 
 
 def _raises(instructions: list[dis.Instruction], places: dict[int, int], place: int) -> bool:
-    """Whether the path that begins there raises, with nothing to decide before."""
+    """Whether the path that begins there raises without branching."""
     for _ in range(_PATH_LIMIT):
         if place >= len(instructions):
             return False
@@ -74,7 +74,7 @@ def _raises(instructions: list[dis.Instruction], places: dict[int, int], place: 
 
 
 def runs_over_iterators(frame: FrameType | None) -> bool:
-    """Whether there are loops running in `frame` and the frames that called it, all of them over iterators."""
+    """Whether `frame` or its callers are in a loop, and all of these loops are over iterators."""
     loops: list[bool] = []
     while frame is not None:
         loops += _loops_around(frame.f_code, frame.f_lasti)
@@ -84,7 +84,7 @@ def runs_over_iterators(frame: FrameType | None) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _loops_around(code: CodeType, offset: int) -> list[bool]:
-    """For each loop around an instruction whether it is over an iterator."""
+    """For each loop around an instruction, whether it is over an iterator."""
     instructions = {instruction.offset: instruction for instruction in dis.get_instructions(code)}
     return [
         instructions[instruction.argval].opname == "FOR_ITER"
@@ -94,7 +94,7 @@ def _loops_around(code: CodeType, offset: int) -> list[bool]:
 
 
 def _expression_at(frame: FrameType) -> ast.expr | None:
-    """What `frame` is evaluating; None if it spans several lines, or is the target of an assignment."""
+    """The expression that `frame` is evaluating; None if it spans several lines or is the target of an assignment."""
     try:
         return ast.parse(_source_at(frame).strip(), mode="eval").body
     except SyntaxError:
@@ -104,8 +104,8 @@ def _expression_at(frame: FrameType) -> ast.expr | None:
 def ends_a_slice(frame: FrameType) -> bool:
     """Whether `frame` is evaluating a subscript whose slices have ends, but no steps: `x[:, :n]`, `x[begin:end]`.
 
-    If the begin is unknown as well, it is read in the same place and gets the same answer, so that consecutive slices
-    select everything once: the first all of it, and the others nothing.
+    If the begin is unknown as well, it is read at the same place and gets the same number. Consecutive slices then
+    select everything once: the first one all of it, the others nothing.
     """
     expression = _expression_at(frame)
     if not isinstance(expression, ast.Subscript):
@@ -122,7 +122,7 @@ def ends_a_slice(frame: FrameType) -> bool:
 
 
 def reads_a_maximum(frame: FrameType) -> bool:
-    """Whether `frame` is evaluating a number that is the largest of a tensor: `int(x.max())`, `x.amax(0).item()`."""
+    """Whether `frame` is evaluating the maximum of a tensor: `int(x.max())`, `x.amax(0).item()`."""
     expression = _expression_at(frame)
     while isinstance(expression, ast.Call):
         called = expression.func

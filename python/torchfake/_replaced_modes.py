@@ -49,7 +49,7 @@ MODES = (
             f"torch.distributed._tools.{module}:FakeTensorMode",
             interop.either_mode,
             When.ALWAYS,
-            "The tool checks with `isinstance` that it is in a FakeTensorMode; torchfake's is one.",
+            "The tool checks with `isinstance` that it is in a FakeTensorMode; torchfake's counts as one.",
             condition_in_words="always; instances of both classes pass the check",
             optional=True,
         )
@@ -117,13 +117,13 @@ TRACING = (
         "torch._dynamo:reset",
         _training.real,
         When.IN_MODE,
-        "Resets the graphs of a CUDA that is there, if there is one.",
+        "Resets the graphs of a real CUDA device, if there is one.",
     ),
     Patch(
         "torch:compile",
         _tracing.compile,
         When.IN_MODE,
-        "The default backend generates code for a device that is not there: the captured graph runs eagerly instead.",
+        "The default backend generates code for an absent device. The captured graph runs eagerly instead.",
         copies=False,
     ),
     Patch(
@@ -137,7 +137,7 @@ TRACING = (
         "torch.fx.experimental.proxy_tensor:_MakefxTracer.trace",
         interop.trace,
         When.FAKES_EXIST,
-        "`make_fx` would find the mode of fakes that has no symbols, and fail with an assertion.",
+        "`make_fx` would use the fakes' mode, which has no symbols, and fail with an assertion.",
     ),
     Patch(
         "torch._C:_is_fake_tensor",
@@ -194,7 +194,7 @@ TRACING = (
         "torch._library.fake_impl:construct_meta_kernel",
         _tracing.construct_meta_kernel,
         When.IN_MODE,
-        "Under stand-ins a data-dependent size is the longest argument's: notes the arguments of a call.",
+        "Records the arguments of a call: under stand-ins, a data-dependent size is that of the longest one.",
     ),
     Patch(
         "torch._library.fake_impl:set_ctx_getter",
@@ -215,7 +215,7 @@ AUTOGRAD = (
         "torch._functorch.eager_transforms:_jvp_with_argnums",
         _training.jvp,
         When.FAKES_EXIST,
-        "Forward-mode differentiation creates tangents of zeros on the devices of its inputs, likewise.",
+        "Forward-mode differentiation creates zero tangents on the devices of its inputs, which must be fake as well.",
     ),
     Patch(
         "torch.autograd:_make_grads",
@@ -236,21 +236,21 @@ SYMBOLIC = (
         "torch.fx.experimental.proxy_tensor:_build_proxy_for_sym_expr",
         _symbolic_proxies.build_proxy,
         When.ALWAYS,
-        "Reads sympy's expressions only; for those of torchfake's symbols.",
+        "Only reads sympy's expressions, not those of torchfake's symbols.",
         optional=True,
     ),
     Patch(
         "torch.fx.experimental.proxy_tensor:_set_unbacked_bindings",
         _symbolic.set_unbacked_bindings,
         When.ALWAYS,
-        "Asks PyTorch's mode alone for its ShapeEnv; for graphs traced in a FakeTensorMode.",
+        "Only asks PyTorch's mode for its ShapeEnv, not torchfake's FakeTensorMode.",
         optional=True,
     ),
     Patch(
         "torch:SymBool.__sym_ite__",
         _symbolic.sym_ite,
         When.ALWAYS,
-        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+        "Only accepts PyTorch's own nodes, not those of torchfake's symbols.",
     ),
     *each(
         "torch.fx.experimental.symbolic_shapes:{}",
@@ -264,7 +264,7 @@ SYMBOLIC = (
             "has_static_value": _symbolic.is_singleton,
         },
         When.ALWAYS,
-        "Accepts PyTorch's own nodes only; for those of torchfake's symbols.",
+        "Only accepts PyTorch's own nodes, not those of torchfake's symbols.",
         optional=True,
     ),
 )

@@ -17,7 +17,7 @@ from torchfake.errors import ModeActiveError
 SECTIONS: dict[str, tuple[Patch, ...]] = {
     "Tensors": tensors.TENSORS,
     "Storages": tensors.STORAGES,
-    "Tensors made without an operator": tensors.CREATION,
+    "Tensors created without an operator": tensors.CREATION,
     "Modes": modes.MODES,
     "Tracers and compilers": modes.TRACING,
     "Autograd": modes.AUTOGRAD,

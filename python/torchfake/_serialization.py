@@ -108,7 +108,7 @@ def _rebuild_fake_tensor(
 
 
 def _reduce_as_real(fake: Tensor) -> tuple[Any, ...]:
-    """How a real tensor without its data is pickled: `torch.load` returns one of whatever is in the file."""
+    """Pickles a fake as a real tensor without data: `torch.load` returns a real tensor with arbitrary contents."""
     meta = _C.to_meta(fake)  # the same storage for all fakes of one
     storage = meta.untyped_storage()
     storage._fake_device = fake.device

@@ -1,7 +1,7 @@
-"""The names of PyTorch's `ShapeEnv` on torchfake's, and of a sympy expression on its expressions.
+"""PyTorch's `ShapeEnv` interface for torchfake's environment, and sympy's for its expressions.
 
-Programs and PyTorch's `symbolic_shapes.py` use an environment by duck typing. What they need of it beyond the bindings
-is here; nothing of it is called by operators.
+Programs and PyTorch's `symbolic_shapes.py` use an environment by duck typing. This module provides what they need in
+addition to the bindings. Operators call none of it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def create_unspecified_symbol(
     constraint_dim: Any = None,
     symbolic_context: Any = None,
 ) -> _C.Expr:
-    """`create_symbol` for a number that is not a size: it may be negative, 0 or 1, and is shared with no other."""
+    """`create_symbol` for a number that is not a size: it may be negative, 0 or 1, and never shares a symbol."""
     return create_symbol(env, val, source, dynamic_dim, constraint_dim, None, True, symbolic_context)
 
 
@@ -122,15 +122,15 @@ def geometry_of(
     source: Any = None,
     context: Any = None,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-    """Sizes, strides and storage offset with the symbols that `context` asks for; by default equal sizes share one.
+    """Sizes, strides and storage offset with symbols as given by `context`; by default equal sizes share one.
 
-    A stride that is a size times a stride is expressed by them; other strides and the offset are symbols of their own
-    if a size is one.
+    A stride that is the product of a size and another stride is expressed as that product; other strides and the offset
+    are separate symbols if any size is a symbol.
     """
     rank = len(sizes)
     kinds = ["DUCK"] * rank if context is None else [kind.name for kind in context.dynamic_sizes]
     if len(kinds) != rank:
-        raise ValueError(f"symbolic_context: it is for {len(kinds)} dimensions, and the tensor has {rank}")
+        raise ValueError(f"symbolic_context: the context has {len(kinds)} dimensions, but the tensor has {rank}")
     constraints = [None] * rank if context is None else list(context.constraint_sizes or [None] * rank)
     name = source_name(source)
 
@@ -189,7 +189,7 @@ def evaluate_expr(
     *,
     forcing_spec: bool = False,
 ) -> Any:
-    """The value of an expression, recorded as a guard if it does not follow from what is known."""
+    """The value of an expression, recorded as a guard if the known facts do not determine it."""
     number = env._number(orig_expr)
     if not isinstance(number, SymInt | SymFloat | SymBool):
         return number
@@ -203,7 +203,7 @@ def guard_or_defer_runtime_assert(env: _C.ShapeEnv, orig_expr: Any, msg: str, fx
 
 
 def constrain_unify(env: _C.ShapeEnv, a: Any, b: Any) -> None:
-    """States that two integers are equal."""
+    """Asserts that two integers are equal."""
     torch._check(a == b)  # type: ignore[no-untyped-call]
 
 
@@ -229,7 +229,7 @@ def bound_sympy(env: _C.ShapeEnv, expr: Any, size_oblivious: bool = False) -> An
 
 
 def constrain_symbol_range(env: _C.ShapeEnv, s: Any, compiler_min: int, compiler_max: int) -> None:
-    """States the bounds of a symbol, which PyTorch's infinities leave open."""
+    """Sets the bounds of a symbol; PyTorch's infinities mean unbounded."""
     env._constrain_range(s, compiler_min, compiler_max)
 
 
@@ -237,7 +237,7 @@ def constrain_symbol_range(env: _C.ShapeEnv, s: Any, compiler_min: int, compiler
 
 
 def _symbols(env: _C.ShapeEnv) -> list[_C.Expr]:
-    """The symbols themselves, whatever is known of them."""
+    """The symbols themselves, not replaced by what they are known to equal."""
     return [_expr(env, number) for number in env.symbols.values()]
 
 
@@ -259,7 +259,7 @@ def replacements(env: _C.ShapeEnv) -> dict[_C.Expr, _C.Expr]:
 
 
 def deferred_runtime_asserts(env: _C.ShapeEnv) -> dict[_C.Expr | None, list[_C.Guard]]:
-    """The assertions to check at run time, by the symbol without a hint that is created last."""
+    """The assertions to check at run time, by the last created of their symbols without a hint."""
     order = {symbol: place for place, symbol in enumerate(_symbols(env))}
     result: dict[_C.Expr | None, list[_C.Guard]] = {}
     for assertion in env.runtime_assertions:
@@ -279,10 +279,10 @@ def _require_list(name: str, values: object) -> None:
 def produce_guards_expression(
     env: _C.ShapeEnv, placeholders: Sequence[Any], *, guards: Any = None, ignore_static: bool = True
 ) -> str | None:
-    """The guards over these arguments as text for `evaluate_guards_expression`; None if there are none.
+    """The guards as text over these arguments, for `evaluate_guards_expression`; None if there are no guards.
 
     Raises:
-        DynamicShapesError: A guard needs a symbol that is no argument.
+        DynamicShapesError: A guard contains a symbol that is not among the arguments.
     """
     from torchfake._symbolic import dump
 
@@ -297,7 +297,7 @@ def produce_guards_expression(
         missing = sorted(str(symbol) for symbol in guard.expr.free_symbols if str(symbol) not in names)
         if missing:
             raise DynamicShapesError(
-                f"produce_guards_expression: the guard `{guard}` needs {', '.join(missing)}, and no placeholder is it."
+                f"produce_guards_expression: the guard `{guard}` contains {', '.join(missing)}, not an argument."
             )
     return repr((names, [dump(guard.expr) for guard in listed])) if listed else None
 
@@ -402,5 +402,5 @@ def extend() -> None:
         setattr(_C.ShapeEnv, name, value)
     for name, value in _OF_EXPRESSIONS.items():
         setattr(_C.Expr, name, value)
-    # As PyTorch's named tuples: the expression, where it was asked, and whether sizes were assumed to be large.
+    # Like PyTorch's named tuples: the expression, where it was evaluated, and whether sizes were assumed to be large.
     setattr(_C.Guard, "__getitem__", lambda guard, place: (guard.expr, guard.op, False)[place])  # noqa: B010

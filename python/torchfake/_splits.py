@@ -1,11 +1,11 @@
-"""Splits by a list of stand-ins: the list is unknown, its sum is not.
+"""Splits by a list of stand-ins, whose elements are unknown but whose sum is known.
 
 A router counts the tokens of each expert, and the program splits all tokens by these counts:
 
     counts = gates.sum(0).tolist()      # stand-ins: 1, 1, 1, ...
     for tokens in x.split(counts): ...  # must cover x
 
-The stand-ins are replaced by sizes that do, as equal as possible.
+The stand-ins are replaced by sizes that cover the dimension, as equal as possible.
 """
 
 from __future__ import annotations

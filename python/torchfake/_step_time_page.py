@@ -1,4 +1,4 @@
-"""The part of a page that says how long a step takes: HTML in the style of `_memory_page`."""
+"""The section of a report on step time: HTML in the style of `_memory_page`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROWS = 20
 
 
 def shown_seconds(seconds: float) -> str:
-    """A time for people: "1.23 ms"."""
+    """A time with a suitable unit: "1.23 ms"."""
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.2f} {name}"
@@ -18,15 +18,15 @@ def shown_seconds(seconds: float) -> str:
 
 
 def fragment_of(data: dict[str, Any]) -> str:
-    """For a notebook, which has a page of its own."""
+    """The HTML of an estimate for a notebook."""
     return f"<style>{STYLE}</style><div class=torchfake>{section_of(data)}</div>"
 
 
 def section_of(data: dict[str, Any]) -> str:
-    """A section of a page, of `Estimate.data`."""
+    """The section of a page that shows `Estimate.data`."""
     is_bound = data["basis"] == "lower bound"
     basis = (
-        "A lower bound: the roofline's, not fitted to a recording of the card."
+        "A lower bound from the roofline, not fitted to a recording of the card."
         if is_bound
         else "Fitted to a recording of the card"
         + ("." if data["error"] is None else f", {data['error']:.0%} off in the median of its workloads.")

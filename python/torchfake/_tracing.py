@@ -43,7 +43,7 @@ def is_fake_to_tracers(original: Callable[[object], bool], x: object) -> bool:
 
 
 def is_fake_of_pytorch(original: Callable[[Tensor], bool], x: Tensor) -> bool:
-    """Whether `x` is one of PyTorch's own fakes, which its tracers create anew where they detach other tensors.
+    """Whether `x` is one of PyTorch's own fakes, which its tracers recreate, whereas they detach other tensors.
 
     Since 2.14 PyTorch checks for the dispatch key reserved for its own C++ fakes, which ours use.
     """
@@ -59,7 +59,7 @@ def clone_input(original: Callable[..., Tensor], x: Tensor, **options: Any) -> T
 
 
 def safe_copy(original: Callable[..., None], dst: Tensor, src: Tensor | None) -> None:
-    """How PyTorch's own converter keeps the real value of a tensor: for a fake, its values if they are known."""
+    """Copies the real value of a tensor for PyTorch's own converter: for a fake, its known values, if any."""
     values = _C.known_values_of(src, copy=False) if isinstance(src, Tensor) and _C.is_plain_fake(src) else src
     original(dst, values)
 
@@ -267,7 +267,7 @@ class _Context:
         self._arguments = arguments
 
     def _most(self) -> int:
-        """The longest argument, as a bound on the elements that an operator selects (`torchvision::nms`, boxes)."""
+        """The size of the longest argument, a bound on what an operator selects (boxes in `torchvision::nms`)."""
         leaves = tree_leaves(self._arguments)
         return builtins.max((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), default=1)
 
@@ -331,7 +331,7 @@ def has_fake_impl(op: str) -> bool:
 def dispatch_with_object(
     original: Callable[..., Any], self: Any, fallthrough_keys: Sequence[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """An operator given a `FakeScriptObject`, which only the fake implementation can take."""
+    """Dispatches an operator that is given a `FakeScriptObject`, which only its fake implementation accepts."""
     keys: Any = torch._C._dispatch_keyset_full()
     for key in fallthrough_keys:
         keys = keys.remove(key)
@@ -356,7 +356,7 @@ def dispatch_with_object(
     written = [value for value, argument in zip(args, self._schema.arguments, strict=False) if argument.is_write]
     for leaf in tree_leaves((result, written)):
         if isinstance(leaf, Tensor) and _C.is_plain_fake(leaf):
-            _C.forget_values(leaf)  # what an implementation returns stands for its metadata alone
+            _C.forget_values(leaf)  # only the metadata of the returned tensors is meaningful
     return result
 
 
@@ -380,5 +380,5 @@ def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     for name in ("mode", "options"):  # options of the backend
         kwargs.pop(name, None)
     kwargs["backend"] = "eager"
-    kwargs["dynamic"] = False  # sizes are numbers in a mode, so another batch size is captured again
+    kwargs["dynamic"] = False  # sizes are numbers in a mode, so another batch size is compiled again
     return original(*args, **kwargs)

@@ -172,7 +172,7 @@ _MANY = 1 << 30
 
 
 def padded_encoder(original: Callable[..., Any], self: nn.TransformerEncoder, *args: Any, **kwargs: Any) -> Any:
-    """Keeps a padded batch padded, as in training: nested tensors cannot be fake, and the result is padded again."""
+    """Keeps a padded batch padded, as in training, since nested tensors cannot be fake. The result is the same."""
     fake = find_fake((*args, *kwargs.values()))
     makes_nested = getattr(self, "use_nested_tensor", False)
     if fake is None or not makes_nested or _C.mode_of(fake).exclusive:
@@ -185,17 +185,17 @@ def padded_encoder(original: Callable[..., Any], self: nn.TransformerEncoder, *a
 
 
 def with_valid_input(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `original` assuming that every check of unknown values passes."""
+    """Runs `original`, assuming that every check of unknown values passes."""
     return _within(_C.EnteredValidInput(_MANY), original, *args, **kwargs)
 
 
 def with_nothing_negative(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `original` assuming that a search in unknown values finds nothing."""
+    """Runs `original`, assuming that searches for invalid values find nothing."""
     return _within(_C.EnteredValidInput(0), original, *args, **kwargs)
 
 
 def with_factors_alone(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `original` assuming that the numbers it reads are only used as factors."""
+    """Runs `original`, assuming that the numbers it reads are only used as factors."""
     return _within(_C.EnteredFactorsAlone(), original, *args, **kwargs)
 
 
@@ -217,7 +217,7 @@ def goes_on(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def one_segment(original: Callable[..., Any], *args: Any, seek_sequence: Tensor, **kwargs: Any) -> Any:
-    """The segments of speech in a sequence. If its tokens are unknown and the mode has stand-ins, it is one segment."""
+    """The segments of speech in a sequence; a single one if its tokens are unknown and the mode has stand-ins."""
     unknown = _C.is_plain_fake(seek_sequence) and not _C.is_known(seek_sequence)
     if not unknown or not _C.stands_in(seek_sequence, "generate()", "no timestamps, one segment"):
         return original(*args, seek_sequence=seek_sequence, **kwargs)

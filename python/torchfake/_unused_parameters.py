@@ -1,8 +1,8 @@
 """DistributedDataParallel with parameters that a forward pass does not use, in a group of one process.
 
-PyTorch's reducer agrees with the other ranks through the memory of a pinned tensor on which parameters were used. In
-the fake group it is told that all are, and those that are not take part in the backward pass without a gradient. What
-the other ranks use is taken to be the same.
+PyTorch's reducer uses the memory of a pinned tensor to agree with the other ranks on which parameters were used. In the
+fake group, all parameters are declared used, and unused ones take part in the backward pass without a gradient. The
+other ranks are assumed to use the same parameters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_reducer(original: Callable[..., None], self: Any, *args: Any, **kwargs:
 
 
 def set_static_graph(original: Callable[..., None], self: Any) -> None:
-    """A static graph is one whose unused parameters are the same in each step: here they are looked for in each."""
+    """In a static graph, unused parameters are the same in each step. Here they are searched for in each step."""
     if _is_in_fake_group(self):
         self.find_unused_parameters = True
     else:
@@ -54,7 +54,7 @@ def _nodes(outputs: list[Tensor]) -> Iterator[Any]:
 
 
 class _TakesPart(torch.autograd.Function):
-    """Returns its first argument; the others take part in the backward pass, without a gradient."""
+    """Returns its first argument. The others take part in the backward pass without a gradient."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, *unused: nn.Parameter) -> Tensor:

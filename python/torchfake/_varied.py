@@ -169,4 +169,4 @@ def _values(text: str, values: str) -> Sequence[int]:
         return range(first, last + 1, step)
     if re.fullmatch(r"\d+(,\d+)*", values):
         return sorted({int(value) for value in values.split(",")})
-    raise BadRangeError(f"--vary {text}: '{values}' is no range; write 1..512, 8..512:8 or 1,2,4")
+    raise BadRangeError(f"--vary {text}: '{values}' is not a range; write 1..512, 8..512:8 or 1,2,4")

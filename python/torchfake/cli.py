@@ -82,9 +82,9 @@ DeviceName = Annotated[str | None, typer.Option(help="Move the model to this dev
 DtypeName = Annotated[str | None, typer.Option(help="Convert floating-point tensors to this dtype.")]
 
 SelectsAll = Annotated[
-    bool, typer.Option("--selects-all", help="A mask of unknown values selects every element, the most it can.")
+    bool, typer.Option("--selects-all", help="Assume that a mask of unknown values selects every element, the maximum.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="The most rows to print; totals are those of all.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of rows to print; totals include all rows.")]
 
 
 @app.command()
@@ -126,7 +126,7 @@ def trace(
         list[str] | None,
         typer.Option(
             metavar="NAME.DIM=SYMBOL",
-            help="A size of an input that is a symbol: input_ids.0=batch. Results have expressions. May be repeated.",
+            help="Make a size of an input symbolic: input_ids.0=batch. Results then have expressions. May be repeated.",
         ),
     ] = None,
     batch: Annotated[
@@ -139,11 +139,9 @@ def trace(
     device: DeviceName = None,
     dtype: DtypeName = None,
     train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
-    backward: Annotated[bool, typer.Option("--backward", help="Go on with the backward of the results.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Also run the backward pass from the results.")] = False,
     selects_all: SelectsAll = False,
-    depth: Annotated[
-        int | None, typer.Option(min=0, help="One row per layer, down to so many levels, instead of one per operator.")
-    ] = None,
+    depth: Annotated[int | None, typer.Option(min=0, help="Print one row per layer, down to this many levels.")] = None,
     limit: Limit = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -200,37 +198,37 @@ class _RunCommand(typer.core.TyperCommand):
 def run(
     context: typer.Context,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The program and what it is passed.")
+        list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", help="The program and its arguments.")
     ] = None,
     module: Annotated[
-        str | None, typer.Option("-m", metavar="MODULE", help="Run a module in place of a script.")
+        str | None, typer.Option("-m", metavar="MODULE", help="Run a module instead of a script.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(help="The card that there is: H200, A100-80GB, RTX-4090, ...")] = None,
+    gpu: Annotated[str | None, typer.Option(help="The available card: H200, A100-80GB, RTX-4090, ...")] = None,
     gpus: Annotated[str | None, typer.Option(help="Several of them: 8xH100-80GB.")] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="The memory of each card: 24GiB.")] = None,
     unlimited: Annotated[
-        bool, typer.Option("--unlimited", help="Go on past the memory of the cards, and say what is needed.")
+        bool, typer.Option("--unlimited", help="Do not limit the memory of the cards, and report how much is needed.")
     ] = False,
-    nnodes: Annotated[int, typer.Option(min=1, help="Number of machines, as torchrun has it.")] = 1,
+    nnodes: Annotated[int, typer.Option(min=1, help="Number of machines, as for torchrun.")] = 1,
     nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes on each; sets torchrun's environment.")
+        int | None, typer.Option(min=1, help="Number of processes per machine; sets torchrun's environment variables.")
     ] = None,
     rank: Annotated[
-        str | None, typer.Option(metavar="RANK", help="The rank that this process is, or `all`: one of each role.")
+        str | None, typer.Option(metavar="RANK", help="The rank to run, or `all` for one rank of each role.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="An unknown value is an error.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No report at the end.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Raise an error for unknown values.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print a report at the end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
-    track: Annotated[bool, typer.Option("--track", help="Say in the report who owns the memory at the peak.")] = False,
-    time_steps: Annotated[bool, typer.Option("--time", help="Say how long it takes on the card at least.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page on where the memory goes.")] = None,
-    snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for PyTorch's viewer.")] = None,
+    track: Annotated[bool, typer.Option("--track", help="Report what owns the memory at the peak.")] = False,
+    time_steps: Annotated[bool, typer.Option("--time", help="Report a lower bound of the time on the card.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page on memory use.")] = None,
+    snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for the memory viewer.")] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,
 ) -> None:
     """Run a Python program on virtual cards, without memory or computation.
 
     The program runs in this process, in a fake mode. At the end a report on standard error shows how long it took, the
-    peak memory of the cards, and the stand-ins used for unknown values. Exits like the program, but with 3 if it was
+    peak memory of the cards, and the stand-ins used for unknown values. The exit code is the program's, or 3 if it was
     ended by an OutOfMemoryError.
     """
     given = list(arguments or [])

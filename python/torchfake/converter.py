@@ -294,7 +294,7 @@ def refuse_meta(device: torch.device | str, mode: Mode) -> None:
 
 
 def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys: object) -> AnyTensor:
-    """Stores the constructor arguments that have no effect."""
+    """Stores constructor arguments that have no effect, for code that reads them."""
     if pytype is not None:
         vars(fake)["pytype"] = pytype
     if dispatch_keys is not None:
@@ -309,7 +309,7 @@ SIZES_STAY_NUMBERS = (
 
 
 def is_recorded_view(fake: Tensor) -> bool:
-    """Whether autograd would view the base again, with the sizes that are recorded."""
+    """Whether autograd may recreate this view from its base, using the recorded sizes."""
     return fake._is_view() and not fake.is_leaf
 
 
@@ -367,7 +367,7 @@ class _History(torch.autograd.Function):
 
 
 def with_history(leaf: AnyTensor) -> AnyTensor:
-    """A non-leaf that shares its storage with `leaf`. A clone would have other memory."""
+    """A non-leaf that shares its storage with `leaf`, unlike a clone."""
     with torch.enable_grad():
         result: AnyTensor = _History.apply(leaf)  # type: ignore[no-untyped-call]
     return result

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def _theirs(name: str) -> Any:
-    """PyTorch's class of this name, which code that does not know torchfake catches."""
+    """PyTorch's class of this name, so that existing `except` clauses catch torchfake's errors."""
     return getattr(fake_tensor, name, RuntimeError)
 
 
@@ -197,7 +197,7 @@ class UnbackedSymbolError(DataDependentOutputException):
 
 
 class _GuardError(UnbackedSymbolError):
-    """Makes `UnbackedSymbolError` PyTorch's class as well, which programs catch. Derived once that can be imported."""
+    """Makes `UnbackedSymbolError` also a PyTorch error. Created once PyTorch's class has been imported."""
 
     made: type[UnbackedSymbolError] | None = None
 
@@ -211,7 +211,7 @@ class _GuardError(UnbackedSymbolError):
 
 
 def _unbacked_symbol_error() -> type[UnbackedSymbolError]:
-    """The class to raise. Nobody can name PyTorch's class before its module, which is slow to import, is there."""
+    """The class to raise. No program can refer to PyTorch's class before importing its module, which is slow."""
     theirs = sys.modules.get("torch.fx.experimental.symbolic_shapes")
     if theirs is None:
         return UnbackedSymbolError
@@ -281,7 +281,7 @@ _MISTAKES = (AttributeError, KeyError, NameError, ZeroDivisionError)
 
 
 def _describe_failure(error: BaseException) -> tuple[bool, str] | None:
-    """Whether it is an assertion, and the cause of a kernel's failure; None for an error that is meant for callers."""
+    """Whether a kernel's failure is an assertion, and its text; None for an error that is meant for callers."""
     if isinstance(error, FakeTensorError):  # some are AssertionErrors, but not kernel failures
         return None
     is_assertion = isinstance(error, AssertionError)

@@ -84,7 +84,7 @@ class _CacheEntries:
 
 
 def _unused_nested_int() -> int:
-    """The number of a nested integer that no other has: PyTorch gives one to offsets that it has not seen."""
+    """An unused number for a nested integer: PyTorch assigns one to offsets that it has not seen."""
     with no_fake_mode():
         made = nested_tensor.get_tensor_symint(torch.empty(0))  # type: ignore[no-untyped-call]
     number: int = made.node.nested_int()
@@ -299,9 +299,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for another number of dimensions.
         """
         if symbolic_context is not None and (dynamic or static_shapes):
-            raise ValueError(
-                "from_tensor: symbolic_context says what each size is; leave out dynamic and static_shapes"
-            )
+            raise ValueError("from_tensor: symbolic_context already defines each size; omit dynamic and static_shapes")
         if symbolic_context is not None and self.shape_env is None:
             raise DynamicShapesError(
                 "from_tensor: `symbolic_context` needs a mode with a shape_env: FakeTensorMode(shape_env=...)."
@@ -329,8 +327,8 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if fake is tensor or known:
             raise DynamicShapesError(
-                "from_tensor: the tensor has been converted before, and the sizes of its fake cannot change; give "
-                "`dynamic` the first time."
+                "from_tensor: the tensor has been converted before, and the sizes of its fake cannot change; pass "
+                "`dynamic` in the first call."
             )
         if not _C.is_plain_fake(fake) or is_recorded_view(fake):
             raise DynamicShapesError(SIZES_STAY_NUMBERS)
@@ -360,7 +358,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _symbolic.nested_symbol(self.shape_env, number)
 
     def reset_nt_tensor_id_counter(self) -> None:
-        """Resets the counter of nested tensors' ids to what it was when the mode was created."""
+        """Resets the counter of nested tensors' ids to its value when the mode was created."""
         self.nt_tensor_id_counter = self.nt_tensor_id_initial_count
 
     cache_hits = _CacheCounter("hits")
@@ -380,7 +378,7 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """As in PyTorch: the mode is below those of users."""
+        """Always True, as in PyTorch: the mode runs below those of users."""
         return True
 
 

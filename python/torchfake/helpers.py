@@ -70,7 +70,7 @@ def tree_flatten_only(ty: type[Item], tree: Any) -> list[Item]:
 
 @functools.cache
 def get_schema_info(func: OpOverload) -> Any:
-    """What PyTorch derives from an operator's schema: `is_mutable`, `has_argument`, aliases."""
+    """The properties that PyTorch derives from an operator's schema: `is_mutable`, `has_argument`, aliases."""
     return torch._C._SchemaInfo(func._schema)
 
 

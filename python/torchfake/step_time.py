@@ -1,4 +1,4 @@
-"""How long a step takes at least: a roofline over the operators that a program calls.
+"""How long a step takes: a roofline estimate over the operators that a program calls.
 
 >>> import torch
 >>> import torchfake
@@ -12,9 +12,9 @@ True
 >>> f"{estimate.seconds * 1e6:.0f} us on {estimate.card}, {estimate.basis}"
 '603 us on NVIDIA H200, lower bound'
 
-Each operator takes as long as the slowest of its products, the memory that it moves, the traffic over its link and its
-kernels, at the card's published speed. A recording of a card (`tools/record_step_time.py`) says which part of that its
-kernels reach; without one the time is a lower bound, and says so.
+The time of an operator is the longest of those for its arithmetic, its memory traffic, its communication and its kernel
+launches at the card's published speeds. A recording of a card (`tools/record_step_time.py`) gives the fraction of these
+speeds that its kernels reach; without one, the estimate is a lower bound and is labelled as such.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from torchfake.modes import current_mode, fake_mode
 
 __all__ = ["Curves", "Estimate", "Measurement", "Row", "bound_seconds", "load_curves", "measure"]
 
-#: The version of `Estimate.json` (docs/schemas/step-time.schema.json); changes with its meaning.
+#: The schema version of `Estimate.json` (docs/schemas/step-time.schema.json); incremented when its meaning changes.
 SCHEMA = 1
 
-#: What is fitted to a recording of the card, and what is not.
+#: The values of `Estimate.basis`.
 FITTED, LOWER_BOUND = "fitted", "lower bound"
 
 _PHASES = ("outside", "forward", "backward", "step")
@@ -55,21 +55,21 @@ _USUAL_MACHINE = 8  # cards
 
 
 class Row(NamedTuple):
-    """Equal calls of one operator in one module and phase; figures are those of one call.
+    """Equal calls of one operator in one module and phase. All figures are per call.
 
     Attributes:
-        op: The operator, without its overload.
-        module: The path of the module it was called for; "" outside of modules.
+        op: The operator's name without its overload.
+        module: The path of the module that called it; "" outside of modules.
         phase: "forward", "backward", "step" or "outside".
-        family: What its speed goes by: "matmul", "elementwise", ...
-        dtype: That of its first floating-point tensor, as C++ names it.
-        flops: Multiplications and additions of products, as PyTorch's `FlopCounterMode` counts them.
-        least_flops: Those that a kernel cannot leave out: half of them in causal attention.
-        nbytes: Bytes read and written at least.
-        traffic: Bytes over the link, of collectives and copies between host and card.
-        group_size: The ranks of a collective.
-        launches: Kernels.
-        calls: How often.
+        family: The kind of operator, which determines its speed: "matmul", "elementwise", ...
+        dtype: The dtype of its first floating-point tensor, by its name in C++.
+        flops: Operations in products, convolutions and attention, as counted by PyTorch's `FlopCounterMode`.
+        least_flops: The operations that no kernel can skip: half of `flops` in causal attention.
+        nbytes: The minimum number of bytes read and written.
+        traffic: Bytes sent over a link by collectives and by copies between host and card.
+        group_size: The number of ranks in a collective.
+        launches: The number of kernels.
+        calls: The number of calls.
     """
 
     op: str
@@ -90,13 +90,13 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """Which part of the roofline the kernels of a card reach, by family and size.
+    """The fraction of the roofline that the kernels of a card reach, by family and size.
 
     Attributes:
         card: Its name.
-        points: By family, or "family/dtype": pairs of seconds at the roofline and the part that was reached, ascending.
-        error: The median of the errors over the recorded workloads, as a part; None if there were none.
-        source: What was recorded, and with what.
+        points: By family or "family/dtype": pairs of seconds at the roofline, ascending, and the fraction reached.
+        error: The median relative error over the recorded workloads; None if there were none.
+        source: What was recorded and with which versions.
     """
 
     card: str
@@ -105,13 +105,13 @@ class Curves:
     source: str
 
     def seconds(self, family: str, dtype: str, bound: float) -> float:
-        """The time of a call that takes `bound` seconds at the roofline."""
+        """The estimated time of a call that takes `bound` seconds at the roofline."""
         points = self.points.get(f"{family}/{dtype}") or self.points.get(family)
         if not points or bound <= 0:
             return bound
         at = bisect_left([size for size, _ in points], bound)
         if at == 0:
-            return max(points[0][0] / points[0][1], bound)  # smaller calls take no less than the smallest recorded
+            return max(points[0][0] / points[0][1], bound)  # smaller calls take as long as the smallest recorded one
         if at == len(points):
             return bound / points[-1][1]
         (low, first), (high, second) = points[at - 1], points[at]
@@ -120,10 +120,10 @@ class Curves:
 
 
 def load_curves(path: Path) -> Curves:
-    """Those that `tools/record_step_time.py` wrote.
+    """Reads a file written by `tools/record_step_time.py`.
 
     Raises:
-        ValueError: The file holds something else.
+        ValueError: The file has another format.
     """
     try:
         data = json.loads(path.read_text())
@@ -132,12 +132,12 @@ def load_curves(path: Path) -> Curves:
         }
         sizes = [(size, part) for pairs in points.values() for size, part in pairs]
         if not all(size > 0 and part > 0 for size, part in sizes):
-            raise ValueError("sizes and parts are above 0")
+            raise ValueError("sizes and fractions must be above 0")
         errors = sorted(abs(row["estimated"] / row["measured"] - 1) for row in data["workloads"])
         error = errors[len(errors) // 2] if errors else None
         return Curves(str(data["card"]), points, error, str(data["source"]))
     except (OSError, KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as problem:
-        raise ValueError(f"{path}: no recording of step times: {problem}") from None
+        raise ValueError(f"{path}: not a recording of step times: {problem}") from None
 
 
 @functools.cache
@@ -151,7 +151,7 @@ def _recorded_curves(card: str) -> Curves | None:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a row takes on a card: seconds of all its calls, and what they wait for."""
+    """The cost of a row on a card: the seconds of all its calls, and what limits them."""
 
     row: Row
     seconds: float
@@ -159,7 +159,7 @@ class Cost:
 
 
 def _limits(row: Row, speed: Speed, cards_of_machine: int) -> dict[str, float]:
-    """The seconds of one call, by what it may wait for; of its kernels' starts only if nothing else takes as long."""
+    """The seconds of one call by limit. Kernel launches only count if nothing else takes as long."""
     link = 0.0
     if row.family == "collective":
         link = row.traffic / (speed.link if row.group_size <= cards_of_machine else speed.network)
@@ -170,7 +170,7 @@ def _limits(row: Row, speed: Speed, cards_of_machine: int) -> dict[str, float]:
 
 
 def bound_seconds(row: Row, card: str) -> float:
-    """The roofline's time of one call on a card, however many kernels it starts: what `Curves` go by."""
+    """The roofline's time of one call on a card, without kernel launches. `Curves` are indexed by it."""
     return max(_limits(row, speed_of(find_card(card)), _USUAL_MACHINE).values())
 
 
@@ -185,15 +185,15 @@ def _cost(row: Row, speed: Speed, curves: Curves | None, cards_of_machine: int) 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The time on one kind of card.
+    """The estimated time on one kind of card.
 
     Attributes:
         card: Its name.
         basis: "fitted" to a recording of the card, or "lower bound".
-        error: The median error of the recorded workloads, as a part; None for a lower bound.
-        costs: By row.
-        uncounted: Calls whose work is not known: sizes that are symbols, layouts other than strided.
-        steps: How often the optimizer stepped that did so most.
+        error: The median relative error over the recorded workloads; None for a lower bound.
+        costs: The cost of each row.
+        uncounted: The number of calls whose work is not known: those with symbolic sizes or other layouts than strided.
+        steps: The number of optimizer steps; the maximum if there are several optimizers.
     """
 
     card: str
@@ -208,22 +208,22 @@ class Estimate:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of products."""
+        """Operations in products, convolutions and attention."""
         return self._sum(lambda row: row.flops)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the card's memory that are read and written."""
+        """Bytes read from and written to the card's memory."""
         return self._sum(lambda row: row.nbytes)
 
     @property
     def traffic(self) -> int:
-        """Bytes over the link to other cards."""
+        """Bytes sent to other cards."""
         return self._sum(lambda row: row.traffic if row.family == "collective" else 0)
 
     @property
     def launches(self) -> int:
-        """Kernels."""
+        """The number of kernels."""
         return self._sum(lambda row: row.launches)
 
     def _seconds(self, are_collectives: bool) -> dict[str, float]:
@@ -235,17 +235,17 @@ class Estimate:
 
     @property
     def computing(self) -> float:
-        """Seconds that the busiest card computes and moves memory."""
+        """The seconds that the busiest card spends on computation and memory traffic."""
         return max(self._seconds(are_collectives=False).values(), default=0.0)
 
     @property
     def communicating(self) -> float:
-        """Seconds that the busiest card exchanges data with others."""
+        """The seconds that the busiest card spends on communication."""
         return max(self._seconds(are_collectives=True).values(), default=0.0)
 
     @property
     def seconds(self) -> float:
-        """The longer of both: as if they overlapped wholly."""
+        """The longer of computation and communication, assuming that they overlap completely."""
         return max(self.computing, self.communicating)
 
     def _by(self, name_of: Callable[[Cost], str]) -> dict[str, float]:
@@ -255,7 +255,7 @@ class Estimate:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def by_module(self) -> dict[str, float]:
-        """Seconds by the path of the module that the work is for; "" for what is outside of modules."""
+        """Seconds by path of the module; "" for work outside of modules."""
         return self._by(lambda cost: cost.row.module)
 
     def by_family(self) -> dict[str, float]:
@@ -271,12 +271,12 @@ class Estimate:
         return self._by(lambda cost: cost.row.phase)
 
     def by_limit(self) -> dict[str, float]:
-        """Seconds by what they wait for: "products", "memory", "link" or "launches"."""
+        """Seconds by what limits them: "products", "memory", "link" or "launches"."""
         return self._by(lambda cost: cost.limit)
 
     @property
     def data(self) -> dict[str, Any]:
-        """Everything, for programs: docs/schemas/step-time.schema.json."""
+        """Everything, as data. docs/schemas/step-time.schema.json describes it."""
         return {
             "schema": SCHEMA,
             "card": self.card,
@@ -310,9 +310,9 @@ class Estimate:
 
 
 def format_data(data: dict[str, Any]) -> str:
-    """What an estimate prints, of its data."""
+    """The printed form of an estimate."""
     if data["basis"] == LOWER_BOUND:
-        basis = "a lower bound: the roofline's, not fitted to a recording of the card"
+        basis = "a lower bound from the roofline, not fitted to a recording of the card"
         least = "at least "
     else:
         basis = "fitted to a recording of the card"
@@ -342,7 +342,7 @@ def format_data(data: dict[str, Any]) -> str:
 
 
 class Measurement(contextlib.AbstractContextManager["Measurement"]):
-    """Counts the work of a mode while it is entered; its answers stay valid afterwards. See `measure`."""
+    """Counts the work of a mode while entered; its results remain valid afterwards. See `measure`."""
 
     def __init__(self) -> None:
         self._meter = _C.WorkMeter()
@@ -353,7 +353,7 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
 
     def __enter__(self) -> Self:
         if self._was_entered:
-            raise RuntimeError("step_time.measure: a measurement is entered once; make another")
+            raise RuntimeError("step_time.measure: a measurement can be entered only once; create another one")
         self._was_entered = True
         if _C.current_mode() is None:
             self._exits.enter_context(fake_mode())
@@ -376,7 +376,7 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
 
     @property
     def rows(self) -> list[Row]:
-        """What was counted, on the host too, in the order of first calls."""
+        """The counted work, including that on the host, ordered by first call."""
         scopes = _C.memory_scopes()
         return [
             Row(op, scopes[scope], _PHASES[activity], family, device, dtype, tf32, *figures)
@@ -385,15 +385,15 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of products, on the host too."""
+        """Operations in products, convolutions and attention, including those on the host."""
         return sum(row.flops * row.calls for row in self.rows)
 
     def estimate(self, card: str | Card | None = None, *, curves: Curves | None = None) -> Estimate:
-        """The time of what was counted on claimed cards.
+        """The estimated time of the work counted on claimed cards.
 
         Args:
-            card: Their kind (`"L40S"`); by default that of the mode.
-            curves: A recording of it; by default the one that comes with the package, if there is one.
+            card: The kind of card (`"L40S"`); by default that of the mode.
+            curves: A recording of that card; by default the one included in the package, if any.
 
         Raises:
             ValueError: There is no such card.
@@ -416,7 +416,7 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
         )
 
     def estimates(self, cards: Iterable[str]) -> dict[str, Estimate]:
-        """The same for several kinds of cards."""
+        """Estimates for several kinds of cards."""
         return {card: self.estimate(card) for card in cards}
 
 
@@ -425,8 +425,8 @@ def _is_of_host(row: Row) -> bool:
 
 
 def measure() -> Measurement:
-    """Counts the work of the mode that is entered, or of a `fake_mode()` that it enters itself.
+    """Counts the work of the active mode, or of a `fake_mode()` that it enters itself.
 
-    Calls are slower meanwhile, because each is looked at.
+    Operators are slower in its scope, because each of them is inspected.
     """
     return Measurement()

@@ -71,20 +71,20 @@ class Difference:
 
 
 #: Reasons shared by several suites.
-_PHASE = "whether a complex loss depends on the phase of singular vectors is seen in its values alone"
+_PHASE = "whether a complex loss depends on the phase of singular vectors only shows in its values"
 _EMPTY_GRADIENT = (
     "the record is of PyTorch 2.11, where the gradient of an empty matrix is undefined; 2.13 gives an empty one"
 )
 
 KNOWN: tuple[Difference, ...] = (
     Difference(
-        "no rule answers for the mask of a product whose rows are empty or laid out otherwise",
+        "no rule covers the mask of a product whose rows are empty or have another layout",
         suite="operators",
         subjects={"sparse.sampled_addmm": 22},
         detail="data-dependent with known values: .*sparse_mask",
     ),
     Difference(
-        "the places are read before the sizes, and change nothing where there are no elements",
+        "the positions are read before the sizes, and have no effect if there are no elements",
         suite="operators",
         subjects={"tensor_split": 6},
         variant="* zero-sized *",
@@ -99,7 +99,7 @@ KNOWN: tuple[Difference, ...] = (
         rounds=True,
     ),
     Difference(
-        "lengths have to add up: their values decide, and no filling with one value makes them",
+        "lengths must add up, so their values decide, and no constant value satisfies this",
         suite="operators",
         subjects={"_segment_reduce.lengths": 90},
         variant="* expanded function",
@@ -113,14 +113,14 @@ KNOWN: tuple[Difference, ...] = (
         detail="fake accepts: .*INTERNAL ASSERT FAILED",
     ),
     Difference(
-        "expanded repeats: the real kernel adds up other numbers than it was told to expect",
+        "expanded repeats: the real kernel's sum differs from the given output size",
         suite="operators",
         subjects={"repeat_interleave": 6},
         variant="* expanded function",
         detail="fake accepts: .*allocated size does not match",
     ),
     Difference(
-        "the jiterator compiles for a GPU and asks for one before it calls any operator",
+        "the jiterator compiles for a GPU and requires one before it calls any operator",
         suite="cuda",
         subjects={"jiterator_2inputs_2outputs": 28, "jiterator_binary_return_by_ref": 28},
         detail="Jiterator is only supported on CUDA and ROCm GPUs",
@@ -172,15 +172,15 @@ KNOWN: tuple[Difference, ...] = (
         rounds=True,
     ),
     Difference(
-        "lengths have to add up: their values decide, and the CPU's kernel, which is asked, does not look",
+        "lengths must add up, so their values decide, and the CPU's kernel, which is used, does not check them",
         suite="cuda calls",
         subjects={"_segment_reduce.lengths": 9},
         variant="* expanded function",
         detail="fake accepts: .*segment_reduce",
     ),
     Difference(
-        "a matrix of equal rows is singular, or not positive-definite, to the GPU's solver; the CPU's, which is asked "
-        "where values are known, divides by what rounding leaves",
+        "the GPU's solver treats a matrix of equal rows as singular or not positive-definite; the CPU's, which is used "
+        "for known values, divides by the rounding error",
         suite="cuda calls",
         subjects={
             "cholesky": 4,
@@ -203,35 +203,35 @@ KNOWN: tuple[Difference, ...] = (
         detail="fake accepts: .*masked_scatter_",
     ),
     Difference(
-        "the norm of a single matrix decides whether its kernel mixes what autocast casts with what it does not",
+        "the norm of a single matrix decides whether its kernel mixes dtypes that autocast casts and does not cast",
         suite="cuda calls",
         subjects={"matrix_exp": 4},
         variant="* autocast",
         detail="fake accepts: .*Index put requires",
     ),
     Difference(
-        "the kernel asks how the address of its data is aligned; a fake has none",
+        "the kernel checks the alignment of its data, which a fake does not have",
         suite="cuda calls",
         subjects={"torch.ops.aten._efficient_attention_forward": 3},
         variant="* offset function",
         detail="fake accepts: .*not correctly aligned",
     ),
     Difference(
-        "of nothing, the GPU refuses to start the kernel",
+        "the GPU refuses to launch the kernel for empty inputs",
         suite="cuda calls",
         subjects={"_upsample_bilinear2d_aa": 9, "_batch_norm_with_update": 3},
         variant="* zero-sized function",
         detail="real AcceleratorError: CUDA error: invalid argument",
     ),
     Difference(
-        "of one feature, and repeated, the real operator does not ask for a contiguous input",
+        "for a repeated input with one feature, the real operator does not require it to be contiguous",
         suite="cuda calls",
         subjects={"_batch_norm_with_update": 1},
         variant="float32 expanded function",
         detail="fake raises: .*is_contiguous",
     ),
     Difference(
-        "the record has no gradients here; asked again, the GPU gave those that the fakes give",
+        "the record has no gradients here; in a second run, the GPU's were those of the fakes",
         suite="cuda",
         subjects={"torch.ops.aten._flash_attention_forward": 8},
         variant="bfloat16 plain",

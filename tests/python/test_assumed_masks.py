@@ -1,4 +1,4 @@
-"""Checks for invalid values in `fake_mode()`: assumed to find none, and nothing else follows from that."""
+"""Checks for invalid values in `fake_mode()` are assumed to pass, and nothing else is derived from this."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_model_that_clamps_its_infinities_trains():
         assert layer.weight.grad is not None
 
 
-def test_what_a_check_selects_is_not_known():
+def test_the_selection_by_a_check_is_unknown():
     with fake_mode():
         x = _unknown()
         for mask in (x.isnan(), ~x.isnan(), x.isfinite()):
@@ -52,7 +52,7 @@ def test_what_a_check_selects_is_not_known():
                 mask[:3].float().mean().item()
 
 
-def test_what_is_known_is_checked():
+def test_known_values_are_checked():
     with fake_mode():
         assert torch.isnan(torch.tensor([float("nan"), 1.0])).any()
         assert not torch.isfinite(torch.full((3,), float("inf"))).all()
@@ -75,7 +75,7 @@ def test_a_fake_tensor_mode_assumes_nothing():
         bool(torch.isnan(torch.randn(100)).any())
 
 
-def test_what_is_computed_from_a_mask_selects_what_is_not_known():
+def test_a_selection_by_a_derived_mask_is_unknown():
     with fake_mode(drawn_values_limit=0):
         x = _unknown(4)
         mask = x.isnan()

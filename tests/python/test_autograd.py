@@ -228,7 +228,7 @@ PROGRAMS: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_autograd_leaves_what_it_leaves_on_real_tensors(program: Callable[[], Any]) -> None:
+def test_autograd_has_the_same_effects_as_on_real_tensors(program: Callable[[], Any]) -> None:
     assert_like_real(program)
 
 
@@ -290,7 +290,7 @@ def test_gradients_may_be_set_and_accumulate() -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_anomalies_that_need_no_values_are_detected(inside: bool) -> None:
+def test_anomaly_checks_that_need_no_values_work(inside: bool) -> None:
     with fake_mode():
         layer, x = nn.Linear(2, 3).cuda(), torch.rand(4, 2, device="cuda")
     with fake_mode() if inside else contextlib.nullcontext(), torch.autograd.detect_anomaly():

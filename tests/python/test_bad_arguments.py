@@ -207,7 +207,7 @@ def test_what_real_tensors_refuse_is_refused_with_the_same_type(name: str) -> No
                 REFUSED[name]()
 
 
-#: Each looks like one that is refused, and is accepted.
+#: Each resembles a call that is refused, but is accepted.
 ACCEPTED: dict[str, Callable[[], Tensor]] = {
     "a layer_norm with parameters of more precision": lambda: F.layer_norm(R(2, 3).bfloat16(), (3,), R(3), R(3)),
     "group_norm with parameters of more precision": lambda: torch.native_group_norm(
@@ -256,7 +256,7 @@ SGD = {"nesterov": False, "maximize": False, "is_first_step": False}
 ADAM = {"amsgrad": False, "maximize": False}
 ADAGRAD = {"weight_decay": 0.0, "eps": 1e-8, "maximize": False}
 
-#: Each reads beyond its arguments for real, or divides by zero, and may end the process.
+#: Each real call reads out of bounds or divides by zero, and may crash the process.
 READS_BEYOND: dict[str, Callable[[], Any]] = {
     "the gradient of batch_norm without its statistics": lambda: aten.native_batch_norm_backward(
         R(2, 3), R(2, 3), R(3), None, None, None, None, True, 1e-5, [True] * 3
@@ -303,7 +303,7 @@ READS_BEYOND: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("known_values", [0, 16384])
 @pytest.mark.parametrize("name", READS_BEYOND)
-def test_what_reads_beyond_its_arguments_is_refused(name: str, known_values: int) -> None:
+def test_arguments_that_would_be_read_out_of_bounds_are_refused(name: str, known_values: int) -> None:
     with fake_mode(known_values_limit=known_values):
         for _ in range(2):
             with pytest.raises((RuntimeError, IndexError)) as raised:
@@ -342,12 +342,12 @@ def test_the_error_names_operator_argument_and_dtypes() -> None:
         torch.softmax(torch.randint(3, (4,), device="cuda"), 0)
 
 
-def test_a_device_is_held_to_what_its_own_kernels_refuse() -> None:
+def test_each_device_refuses_what_its_own_kernels_refuse() -> None:
     with fake_mode():
         assert torch.mm(torch.randint(3, (2, 3)), torch.randint(3, (3, 2))).dtype == torch.int64
         with pytest.raises(NotImplementedError, match="addmm_cuda"):
             torch.mm(torch.randint(3, (2, 3), device="cuda"), torch.randint(3, (3, 2), device="cuda"))
-        # Of other devices nothing is recorded.
+        # Nothing is recorded for other devices.
         assert torch.softmax(torch.randint(3, (4,), device="xpu"), 0).shape == (4,)
 
 

@@ -98,7 +98,7 @@ def test_a_backward_and_an_optimizer_step_are_all_hits_the_second_time() -> None
     assert misses == 0 and hits > 20
 
 
-# Two calls whose outcomes differ. Whichever comes first, the other must not get its answer.
+# Two calls whose outcomes differ. Whichever comes first, the other must not get its result.
 PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "dtype": (lambda: torch.rand(3) + 1, lambda: torch.rand(3, dtype=torch.float64) + 1),
     "device": (lambda: torch.rand(3).exp(), lambda: torch.rand(3, device="cuda").exp()),
@@ -186,7 +186,7 @@ def test_inference_mode_is_part_of_the_key() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_autocast_is_part_of_the_key(device: str) -> None:
-    def inverse() -> torch.dtype:  # calls matmul on its way
+    def inverse() -> torch.dtype:  # calls matmul internally
         return torch.linalg.pinv(torch.randn(3, 3, device=device)).dtype
 
     other = {"cpu": "cuda", "cuda": "cpu"}[device]
@@ -199,7 +199,7 @@ def test_autocast_is_part_of_the_key(device: str) -> None:
                 assert inverse() == torch.bfloat16
 
 
-def test_what_the_real_kernel_finds_wrong_with_empty_tensors_is_kept() -> None:
+def test_errors_of_the_real_kernel_for_empty_tensors_are_cached() -> None:
     def outcome() -> object:
         try:  # an error before PyTorch 2.15
             return metadata(torch.fft.ifft(torch.empty(0, 5)))
@@ -299,7 +299,7 @@ READ_NO_SETTING: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", READ_NO_SETTING)
-def test_a_setting_is_no_part_of_the_key_of_what_does_not_read_it(name: str) -> None:
+def test_a_setting_is_only_in_the_keys_of_operators_that_read_it(name: str) -> None:
     program = READ_NO_SETTING[name]
     with fake_mode():
         x = torch.rand(40, 40)
@@ -317,7 +317,7 @@ def test_a_first_call_that_reads_settings_is_remembered() -> None:
         assert counts(lambda: F.conv2d(x, weight)) == (1, 0)
 
 
-def test_what_a_nested_call_reads_is_part_of_the_key_of_the_call_around_it() -> None:
+def test_settings_read_by_a_nested_call_are_in_the_key_of_the_outer_call() -> None:
     def convolve() -> Tensor:  # its kernel calls the one that reads the setting
         x = torch.rand(2, 4, 5, 6, 7).contiguous(memory_format=torch.channels_last_3d)
         args = ([1] * 3, [0] * 3, [1] * 3, True, [0] * 3, 1)
@@ -340,7 +340,7 @@ def test_the_order_of_a_norm_is_no_mere_factor() -> None:
             assert torch._foreach_norm([torch.empty(0)], 2.0)[0].shape == ()
 
 
-def test_a_value_that_a_nested_call_read_is_not_kept() -> None:
+def test_an_outcome_that_depends_on_a_value_read_by_a_nested_call_is_not_cached() -> None:
     with fake_mode():
         for count in (3, 5, 3):
             ends = torch.tensor(0.0), torch.tensor(1.0)
@@ -382,7 +382,7 @@ def test_an_in_place_operator_sees_which_inputs_overlap() -> None:
         assert x.add_(x) is x
 
 
-def test_an_error_of_the_kernel_is_kept_with_its_type_and_message() -> None:
+def test_an_error_of_the_kernel_is_cached_with_its_type_and_message() -> None:
     def failing() -> list[tuple[type, str]]:
         x = torch.rand(2, 3)
         calls: list[Callable[[], Any]] = [
@@ -410,7 +410,7 @@ def test_an_error_of_the_kernel_is_kept_with_its_type_and_message() -> None:
     assert first[1][0] is IndexError and first[3][0] is DeviceMismatchError
 
 
-def test_a_kept_error_changes_nothing() -> None:
+def test_a_cached_error_changes_nothing() -> None:
     with fake_mode():
         x = torch.rand(2, 3)
         for _ in range(2):
@@ -538,7 +538,7 @@ def test_the_cache_never_takes_more_memory_than_allowed(limit: int) -> None:
     assert cache_info().bytes > 0 or limit < 10_000
 
 
-def test_what_is_in_use_outlives_what_is_not() -> None:
+def test_recently_used_entries_outlive_others() -> None:
     set_cache_limits(max_size=256)
     with fake_mode():
         hot = torch.rand(3)
@@ -599,7 +599,7 @@ def test_threads_share_entries_and_their_hits_add_up() -> None:
     assert (info.hits, info.misses, info.size) == (rounds * threads, 1, 1)
 
 
-def test_threads_that_fill_evict_and_clear_at_once_get_right_answers() -> None:
+def test_threads_that_fill_evict_and_clear_concurrently_get_correct_results() -> None:
     set_cache_limits(max_size=100)
     wrong: list[object] = []
 
@@ -665,8 +665,8 @@ def test_kernels_agree_with_the_cache_on_a_mix_of_operators(device: str) -> None
 
 
 def test_the_cross_check_finds_an_entry_that_is_wrong() -> None:
-    # The entry is made wrong from behind: by another kernel for an operator that the cache knows already, one of those
-    # that Python's kernel answers for.
+    # The entry is invalidated by registering another kernel for an operator that is already cached, one with a Python
+    # kernel on the Meta key.
     library = torch.library.Library("aten", "IMPL")
     with fake_mode():
         rows, ends = torch.rand(32, 4), torch.tensor([0, 8, 32])

@@ -50,7 +50,7 @@ def test_heads_that_one_generation_takes_and_another_does_not():
         assert choice(card, torch.float16, 224, trains=True) == SDPBackend.EFFICIENT_ATTENTION
         assert choice(card, torch.float16, 256, trains=True) == SDPBackend.FLASH_ATTENTION
         assert choice(card, torch.float16, 256, trains=True, dropout_p=0.5) == SDPBackend.EFFICIENT_ATTENTION
-    # Tensor cores for float32 want heads of a multiple of 4; cards without them take any.
+    # Tensor cores for float32 require head sizes that are multiples of 4; cards without them accept any.
     assert choice("A100-80GB", torch.float32, 66) == SDPBackend.MATH
     assert choice("T4", torch.float32, 66) == SDPBackend.EFFICIENT_ATTENTION
 
@@ -102,7 +102,7 @@ def test_products_of_float8_need_a_card_that_has_them(card):
             scaled()
 
 
-def test_products_scaled_by_blocks_are_of_hopper_alone():
+def test_products_scaled_by_blocks_are_only_for_hopper():
     def product():
         a = torch.empty(256, 256, dtype=torch.float8_e4m3fn, device="cuda")
         b = torch.empty(256, 256, dtype=torch.float8_e4m3fn, device="cuda").t()

@@ -32,7 +32,7 @@ def indices():
     return range(torch.cuda.device_count())
 
 
-def test_what_there_is_is_said_alike_everywhere():
+def test_all_functions_agree_on_the_available_cards():
     assert torch.cuda.is_available()
     assert torch.accelerator.is_available()
     assert torch.cuda.device_count() == torch.accelerator.device_count() >= 1
@@ -50,7 +50,7 @@ def test_what_there_is_is_said_alike_everywhere():
     assert not torch.cuda.amp.common.amp_definitely_not_available()
 
 
-def test_properties_agree_with_what_is_asked_singly():
+def test_properties_agree_with_the_functions_that_return_one():
     for index in indices():
         properties = torch.cuda.get_device_properties(index)
         for device in (index, f"cuda:{index}", torch.device("cuda", index)):
@@ -81,7 +81,7 @@ def test_architectures_contain_one_that_the_card_runs():
     assert f"compute_{numbers[0]}" in torch.cuda.get_gencode_flags()
 
 
-def test_what_a_card_supports_follows_from_its_capability():
+def test_supported_features_follow_from_the_capability():
     recent = torch.cuda.get_device_capability() >= (8, 0)
     assert torch.cuda.is_bf16_supported(including_emulation=False) == recent
     assert torch.cuda.is_bf16_supported()
@@ -132,7 +132,7 @@ def test_peers_are_the_other_cards():
                 assert isinstance(torch.cuda.can_device_access_peer(index, peer), bool)
 
 
-def test_memory_goes_up_and_down_with_tensors():
+def test_memory_counts_follow_the_life_of_tensors():
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -161,7 +161,7 @@ def test_memory_goes_up_and_down_with_tensors():
     assert isinstance(torch.cuda.memory_snapshot(), list)
 
 
-def test_memory_of_the_allocator_itself_can_be_asked_for():
+def test_memory_can_be_requested_from_the_allocator_directly():
     before = torch.cuda.memory_allocated()
     address = torch.cuda.caching_allocator_alloc(4096)
     assert address > 0
@@ -217,7 +217,7 @@ def test_streams_have_a_device_and_an_identity():
     torch.ones(2, device="cuda").record_stream(stream)
 
 
-def test_events_tell_times_that_are_not_negative():
+def test_elapsed_times_are_not_negative():
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     assert isinstance(start, torch.cuda.Event)
     start.record()
@@ -311,7 +311,7 @@ def test_libraries_have_handles_and_workspaces():
     assert torch.cuda.nccl.version() >= (2, 0, 0)
 
 
-def test_what_synchronizes_can_be_reported():
+def test_synchronizing_calls_can_be_reported():
     assert torch.cuda.get_sync_debug_mode() == 0
     torch.cuda.set_sync_debug_mode("warn")
     assert torch.cuda.get_sync_debug_mode() == 1
@@ -378,7 +378,7 @@ def test_nothing_that_takes_no_argument_fails_in_a_way_of_its_own():
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_a_card_of_the_table_agrees_with_itself(name):
+def test_a_row_of_the_table_is_consistent(name):
     with fake_mode(gpus=name):
-        test_properties_agree_with_what_is_asked_singly()
-        test_what_a_card_supports_follows_from_its_capability()
+        test_properties_agree_with_the_functions_that_return_one()
+        test_supported_features_follow_from_the_capability()

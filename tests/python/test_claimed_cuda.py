@@ -47,7 +47,7 @@ def test_the_current_device_can_be_chosen() -> None:
             assert torch.empty(2, device="cuda").device == CUDA1
 
 
-def test_a_claimed_tensor_says_what_a_cuda_tensor_says() -> None:
+def test_a_claimed_tensor_has_the_properties_of_a_cuda_tensor() -> None:
     with fake_mode():
         x = torch.empty(2, 3, device="cuda:1", requires_grad=True)
         assert x.is_cuda and not x.is_cpu and not x.is_meta and not x.is_xpu
@@ -252,7 +252,7 @@ def test_outside_the_mode_pytorch_is_as_it_was_before_torchfake_was_imported(usi
         lines = done.stdout.splitlines()
         if not torch.cuda.is_available():
             return lines
-        # Claiming a device of a type that is there initialises that type.
+        # Claiming a device of a type that is present initialises that type.
         return [line for line in lines if not line.startswith("is_initialized")]
 
     assert run("import torchfake", using) == run("", "")
@@ -398,7 +398,7 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, **options)
 
 
-# What an H200 chose, and how it laid the result out.
+# The kernel that an H200 chose, and the layout of the result.
 CUDNN, FLASH, EFFICIENT = (f"ScaledDotProduct{name}AttentionBackward0" for name in ("Cudnn", "Flash", "Efficient"))
 CHOICES: dict[str, tuple[Callable[[], Tensor], str, tuple[int, ...]]] = {
     "half": (lambda: attend(dtype=torch.half), CUDNN, (4096, 1024, 64, 1)),
@@ -473,7 +473,7 @@ def test_a_transposed_convolution_that_no_library_takes_is_contiguous() -> None:
         assert padded.is_contiguous()
 
 
-def test_sums_of_complex_numbers_without_nan_are_a_gpus_alone() -> None:
+def test_nansum_of_complex_numbers_is_only_for_gpus() -> None:
     with fake_mode():
         for sum_up in (torch.nansum, torch.nanmean):
             assert sum_up(torch.rand(3, dtype=torch.complex64, device="cuda")).dtype == torch.complex64

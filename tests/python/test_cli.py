@@ -185,7 +185,7 @@ def test_a_class_of_transformers_takes_a_local_config(tmp_path: Path) -> None:
         ([":thing"], "expected module:callable"),
     ],
 )
-def test_input_that_makes_no_sense_is_told_in_one_line_with_code_2(arguments: list[str], message: str) -> None:
+def test_invalid_input_is_reported_in_one_line_with_exit_code_2(arguments: list[str], message: str) -> None:
     result = run("inspect", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -193,7 +193,7 @@ def test_input_that_makes_no_sense_is_told_in_one_line_with_code_2(arguments: li
     assert result.stdout == ""
 
 
-def test_a_config_that_is_not_json_is_told(tmp_path: Path) -> None:
+def test_a_config_that_is_not_json_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "config.json"
     path.write_text("{")
@@ -202,20 +202,20 @@ def test_a_config_that_is_not_json_is_told(tmp_path: Path) -> None:
     assert "not JSON" in result.stderr
 
 
-def test_a_file_with_neither_name_is_told(model_file: Path) -> None:
+def test_a_file_with_neither_name_is_reported(model_file: Path) -> None:
     result = run("inspect", model_file)
     assert result.exit_code == 2
     assert "defines neither build_model() nor model" in result.stderr
 
 
-def test_a_model_whose_code_fails_is_told_with_code_1_and_its_place(model_file: Path) -> None:
+def test_a_model_whose_code_fails_is_reported_with_exit_code_1_and_its_line(model_file: Path) -> None:
     result = run("inspect", f"{model_file}:broken")
     assert result.exit_code == 1
     assert "building the model failed: RuntimeError: no such weather" in result.stderr
     assert "my_models.py:18" in result.stderr
 
 
-def test_something_that_is_no_module_is_told(model_file: Path) -> None:
+def test_an_object_that_is_not_a_module_is_reported(model_file: Path) -> None:
     result = run("inspect", f"{model_file}:number")
     assert result.exit_code == 1
     assert "got an object of type int, not a torch.nn.Module" in result.stderr
@@ -229,7 +229,7 @@ def test_the_mode_is_left_after_a_failure(model_file: Path) -> None:
 # ---- As a command ----
 
 
-def test_the_command_writes_json_alone_to_standard_output(model_file: Path) -> None:
+def test_the_command_writes_only_json_to_standard_output(model_file: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "torchfake", "inspect", f"{model_file}:Tied", "--json"],
         capture_output=True,

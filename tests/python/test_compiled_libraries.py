@@ -55,7 +55,7 @@ PROGRAM = """
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="such a library loads as it is where PyTorch has CUDA")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a library")
 def test_a_library_linked_with_cuda_loads_in_a_mode_with_cards(tmp_path):
-    # Stubs with the names that the linker of such a library saw; they are gone when it is loaded.
+    # Stubs for the library names that the linker needs; they are deleted before the library is loaded.
     for name in ("c10_cuda", "torch_cuda"):
         stub = tmp_path / f"{name}.cpp"
         stub.write_text(f"int {name}_stub;")
@@ -80,7 +80,7 @@ def test_a_library_linked_with_cuda_loads_in_a_mode_with_cards(tmp_path):
     assert (done.returncode, done.stdout) == (0, "[2.0, 2.0] torch.Size([3])\n"), done.stderr
 
 
-def test_a_library_that_is_none_raises_pytorchs_error(tmp_path):
+def test_a_file_that_is_not_a_library_raises_pytorchs_error(tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_text("no library")
     with fake_mode(gpus="H200"):
@@ -89,7 +89,7 @@ def test_a_library_that_is_none_raises_pytorchs_error(tmp_path):
                 torch.ops.load_library(str(path))
 
 
-def test_an_operator_that_picks_is_answered_with_all_there_is():
+def test_a_selecting_operator_of_a_library_selects_everything():
     with fake_mode(unknown="stand-in") as mode:
         torch.library.define("test_compiled_libraries::pick", "(Tensor boxes, Tensor scores) -> Tensor")
 

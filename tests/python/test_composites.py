@@ -40,7 +40,7 @@ def test_max_pool1d_of_known_values_is_known() -> None:
 
 R = torch.rand
 
-#: Each checks or counts values on its way to a result whose shape does not depend on them.
+#: Each checks or counts values, although the shape of its result does not depend on them.
 STATIC: dict[str, Callable[[str], Tensor]] = {
     "quantile": lambda d: torch.quantile(R(4, 4, device=d), R(3, device=d), dim=1),
     "nanquantile": lambda d: torch.nanquantile(R(4, device=d), 0.5),
@@ -81,12 +81,12 @@ def test_values_that_are_known_to_be_bad_are_still_refused() -> None:
         torch.quantile(R(4), torch.tensor([2.0]))
 
 
-def test_a_question_of_the_users_own_is_not_taken_for_a_check() -> None:
+def test_a_condition_in_the_users_code_is_not_treated_as_a_validity_check() -> None:
     with fake_mode(), pytest.raises(DataDependentOutputException):
         torch.equal(R(()) > 0.5, torch.tensor(True))
 
 
-#: Each asks in Python whether its input is valid.
+#: Each checks its input in Python.
 CHECKED: dict[str, Callable[[str], Tensor]] = {
     "normal": lambda d: torch.distributions.Normal(R(3, device=d), R(3, device=d)).log_prob(R(3, device=d)),
     "categorical": lambda d: torch.distributions.Categorical(logits=R(3, 4, device=d)).entropy(),
@@ -113,7 +113,7 @@ def test_input_that_is_known_to_be_invalid_is_refused() -> None:
             F.gaussian_nll_loss(R(3), R(3), -torch.ones(3))
 
 
-#: Each has a derivative whose formula looks at values, and a gradient whose layout does not depend on them.
+#: Each has a derivative formula that reads values, and a gradient whose layout does not depend on them.
 DIFFERENTIATED: dict[str, Callable[[Tensor], Tensor]] = {
     "max": torch.max,
     "min": torch.min,
@@ -125,7 +125,7 @@ DIFFERENTIATED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", list(DIFFERENTIATED))
-def test_a_gradient_that_only_looks_at_values_is_given(name: str) -> None:
+def test_a_gradient_that_only_checks_values_is_computed(name: str) -> None:
     def gradient() -> Tensor:
         x = R(3, 4).t().detach().requires_grad_()
         return torch.autograd.grad(DIFFERENTIATED[name](x).sum(), x)[0]
@@ -145,7 +145,7 @@ def test_a_shape_as_a_tensor_is_known_and_on_the_cpu(sizes: tuple[int, ...], dev
             assert (shape.tolist(), shape.dtype, shape.device.type) == (list(sizes), torch.int64, "cpu")
 
 
-#: Each reads the data of its arguments, or prints it into an error.
+#: Each reads the data of its arguments, or prints it in an error.
 READ_DATA: dict[str, Callable[[], Any]] = {
     "packing for fbgemm": lambda: torch.fbgemm_pack_gemm_matrix_fp16(R(3, 2)),
     "quantizing for fbgemm": lambda: torch.fbgemm_linear_quantize_weight(R(3, 2)),
@@ -158,7 +158,7 @@ READ_DATA: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", READ_DATA)
-def test_a_decomposition_that_reads_data_is_refused_in_our_words(name: str) -> None:
+def test_a_decomposition_that_reads_data_raises_our_error(name: str) -> None:
     with fake_mode(known_values_limit=0), pytest.raises(UnsupportedOperatorException, match="tensor has no data"):
         READ_DATA[name]()
 
@@ -207,7 +207,7 @@ def test_real_batch_sizes_go_with_fake_sequences(device: str) -> None:
     assert out.data.shape == (4, 3) and hidden.shape == (1, 2, 3) and out.data.device.type == device
 
 
-def test_weights_of_samples_go_with_sums_alone() -> None:
+def test_per_sample_weights_are_only_accepted_for_sums() -> None:
     with fake_mode():
         places = torch.zeros(3, dtype=torch.long)
         with pytest.raises(RuntimeError, match=r"per_sample_weights go with mode 0 \(sum\), got mode 1"):

@@ -1,4 +1,4 @@
-"""Collectives of known values under stand-ins: all ranks contribute what this one does."""
+"""Collectives of known values under stand-ins: all ranks are assumed to contribute the same as this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def process_group() -> Iterator[None]:
     "op, expected",
     [("SUM", [8, 12]), ("PRODUCT", [16, 81]), ("AVG", [2, 3]), ("MIN", [2, 3]), ("MAX", [2, 3]), ("BXOR", [0, 0])],
 )
-def test_a_reduction_is_that_of_equal_values(op, expected):
+def test_a_reduction_assumes_equal_values_on_all_ranks(op, expected):
     with fake_mode(unknown="stand-in", gpus=f"{WORLD}xH200") as mode:
         x = torch.tensor([2, 3], device="cuda")
         dist.all_reduce(x, getattr(dist.ReduceOp, op))
@@ -72,7 +72,7 @@ def test_what_this_rank_does_not_know_stays_unknown():
         assert x.sum().item() == 1.0
 
 
-def test_only_stand_ins_assume_it():
+def test_contributions_are_only_assumed_under_stand_ins():
     with fake_mode(gpus=f"{WORLD}xH200"):
         x = torch.ones(2, device="cuda")
         dist.all_reduce(x)

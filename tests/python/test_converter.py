@@ -83,7 +83,7 @@ def test_a_fake_has_what_the_real_tensor_has(name: str) -> None:
     real = REALS[name]()
     fake = FakeTensorMode().from_tensor(real)
     got, want = metadata(fake), metadata(real)
-    for history in ("grad_fn", "version"):  # a history there is, but not which
+    for history in ("grad_fn", "version"):  # that there is a history agrees, but not which one
         del got[history], want[history]
     assert is_fake(fake) and got == want
     assert type(fake) is type(real)
@@ -168,7 +168,7 @@ WRAPPERS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_keeps_its_place_in_autograd(name: str) -> None:
     mode, real = FakeTensorMode(), WRAPPERS[name]()
-    with FakeTensorMode(), torch.no_grad():  # neither of which is asked
+    with FakeTensorMode(), torch.no_grad():  # neither must have an effect
         fake = mode.from_tensor(real)
     assert isinstance(fake, TwoTensor) and maybe_get_fake_mode(fake) is mode
     for asked in ("requires_grad", "is_leaf", "_is_view"):
@@ -248,7 +248,7 @@ def test_a_meta_tensor_becomes_a_fake_on_the_device_asked_for() -> None:
         FakeTensor(mode, torch.ones(2), "cuda")
 
 
-def test_a_parameter_is_made_no_constant() -> None:
+def test_a_parameter_cannot_be_a_constant() -> None:
     mode, parameter = FakeTensorMode(), torch.nn.Parameter(torch.ones(()))
     with pytest.raises(ValueError, match="a Parameter cannot be a constant"):
         mode.fake_tensor_converter.from_real_tensor(mode, parameter, make_constant=True)
@@ -297,7 +297,7 @@ def test_a_constant_is_forgotten_through_the_real_tensor_it_was_made_from() -> N
     assert fake.item() == 3
     converter.invalidate_constant_aliases(real[...])
     assert fake.constant is None and other.constant == 4
-    converter.invalidate_constant_aliases(torch.ones(3))  # no constant of anybody
+    converter.invalidate_constant_aliases(torch.ones(3))  # not the constant of any fake
     converter.invalidate_constant_aliases(other.constant)  # as PyTorch calls it
     assert other.constant is None
     with pytest.raises(DataDependentOutputException):
@@ -319,7 +319,7 @@ def test_a_constant_may_be_made_where_real_tensors_are_converted() -> None:
         assert is_fake(fake) and fake.item() == 3
 
 
-def test_a_fake_is_no_constant_and_comes_back_as_it_is() -> None:
+def test_a_fake_cannot_be_a_constant_and_is_returned_unchanged() -> None:
     mode = FakeTensorMode()
     with mode:
         unknown, known = torch.rand(()), torch.tensor(5)

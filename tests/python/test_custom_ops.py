@@ -134,7 +134,7 @@ CALLS: dict[str, Any] = {
 MODES: dict[str, Any] = {"fake_mode": fake_mode, "FakeTensorMode": FakeTensorMode}
 
 
-# A FakeTensorMode tries no kernel of a program on zeros.
+# A FakeTensorMode never runs a user-defined kernel on zeros.
 @pytest.mark.parametrize(
     ("name", "mode"), [(n, m) for n in CALLS for m in MODES if (n, m) != ("of_cpu", "FakeTensorMode")]
 )
@@ -190,10 +190,10 @@ def test_an_operator_of_a_user_is_not_cached() -> None:
     assert cache_info().bypasses["not a builtin operator"] > before
 
 
-# ---- What cannot be answered ----
+# ---- Unsupported operators ----
 
 
-def test_an_operator_with_nothing_is_refused() -> None:
+def test_an_operator_without_any_implementation_is_refused() -> None:
     with fake_mode(), pytest.raises(UnsupportedOperatorException, match="torchfake_test::nothing") as caught:
         ops.nothing(square())
     assert caught.value.func is ops.nothing.default
@@ -217,14 +217,14 @@ def test_a_custom_op_without_a_fake_implementation_says_how_to_add_one() -> None
         ops.plain(square())
 
 
-def test_a_size_that_depends_on_values_is_said_to() -> None:
+def test_a_data_dependent_size_is_reported_as_such() -> None:
     for make in (lambda: to_fake(square()), lambda: FakeTensorMode().from_tensor(square())):
         with pytest.raises(DynamicOutputShapeException, match="torchfake_test::where_positive") as caught:
             ops.where_positive(make())
         assert caught.value.func is ops.where_positive.default
 
 
-def test_plain_meta_tensors_are_told_what_pytorch_tells_them() -> None:
+def test_plain_meta_tensors_get_pytorchs_error() -> None:
     with pytest.raises(RuntimeError, match="with meta Tensors"):
         ops.where_positive(torch.empty(3, device="meta"))
 
@@ -286,7 +286,7 @@ def test_a_fake_implementation_below_a_python_mode_is_in_the_mode_too(mode: str)
         assert is_fake(ops.from_gpu(torch.rand(3, device="cuda:1")))
 
 
-def test_what_zeros_cannot_tell_is_refused() -> None:
+def test_results_that_zeros_cannot_determine_are_refused() -> None:
     with fake_mode(), pytest.raises(UnsupportedOperatorException, match="value_of"):
         ops.value_of(torch.rand(3))
 

@@ -56,7 +56,7 @@ READS: dict[str, tuple[Callable[[Tensor], Any], type[FakeTensorError], str]] = {
     ),
 }
 
-# Refused for a claimed GPU as for a real one, before any data is asked for.
+# Refused for a claimed GPU as for a real one, before any data is accessed.
 ON_CPU_ONLY = ("numpy", "array", "dunder_array", "split_by_tensor")
 
 
@@ -110,7 +110,7 @@ def test_numpy_over_known_values_sees_and_makes_writes() -> None:
         tensor.copy_(torch.randn(3))
         with pytest.raises(DataAccessError):
             tensor.tolist()
-        array[2] = 1  # nobody's memory by now, and nothing breaks
+        array[2] = 1  # the memory is not shared any more, and the write is harmless
 
 
 def test_errors_know_their_operator_and_can_be_copied() -> None:

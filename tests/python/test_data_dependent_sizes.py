@@ -247,7 +247,7 @@ def test_a_custom_operator_makes_sizes_of_its_own() -> None:
         positive(FakeTensorMode().from_tensor(torch.ones(3)), 2)
 
 
-def test_one_mode_with_an_environment_and_one_without_do_not_answer_for_each_other() -> None:
+def test_modes_with_and_without_an_environment_do_not_share_results() -> None:
     x = torch.ones(4, 3)
     without = FakeTensorMode()
     with pytest.raises(DynamicOutputShapeException):

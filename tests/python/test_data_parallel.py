@@ -1,4 +1,4 @@
-"""`torch.nn.DataParallel` and `torch.nn.parallel.comm` on cards that are not there."""
+"""`torch.nn.DataParallel` and `torch.nn.parallel.comm` on virtual cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a hit of the cache takes from an earlier call are those that the operator would compute."""
+"""Values that a cache hit reuses from an earlier call equal those that the operator would compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from undrawn import fake_mode
 
 from torchfake import DataDependentOutputException
 
-TIMES = 6  # a miss, a hit that stores what it derives, and hits that take it
+TIMES = 6  # a miss, a hit that stores the values it derives, and hits that reuse them
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
@@ -60,7 +60,7 @@ def test_each_result_has_values_of_its_own() -> None:
             result.numpy()[0] = 7
 
 
-def test_a_part_of_a_storage_is_told_from_another() -> None:
+def test_parts_of_a_storage_are_distinguished() -> None:
     with fake_mode():
         whole = torch.arange(8)
         for _ in range(TIMES):

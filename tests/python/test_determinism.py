@@ -36,7 +36,7 @@ def backward(result: Tensor) -> None:
     result.sum().backward()
 
 
-#: What CUDA's kernels call themselves in the error, by PyTorch's sources.
+#: The names of CUDA kernels in the error, from PyTorch's sources.
 REFUSED: dict[str, Program] = {
     "max_unpooling2d_forward_out": lambda: F.max_unpool2d(on_gpu(1, 1, 2, 2), places(1, 1, 2, 2), 2),
     "max_unpooling3d_forward_out": lambda: F.max_unpool3d(on_gpu(1, 1, 2, 2, 2), places(1, 1, 2, 2, 2), 2),

@@ -39,7 +39,7 @@ def stack(device: str) -> nn.Sequential:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_collectives_give_what_they_would(device: str) -> None:
+def test_collectives_return_what_they_return_in_a_real_run(device: str) -> None:
     with fake_mode():
         x = torch.ones(8, device=device)
         dist.all_reduce(x)
@@ -95,7 +95,7 @@ def test_a_fully_sharded_module_takes_a_training_step(device: str, mesh: DeviceM
     assert all(is_fake(state["exp_avg"].to_local()) for state in optimizer.state.values())
 
 
-def test_an_address_is_told_to_nobody_else() -> None:
+def test_an_address_is_not_sent_to_other_ranks() -> None:
     with fake_mode():
         storage = torch.empty(4).untyped_storage()
     with pytest.raises(DataAccessError):
@@ -104,7 +104,7 @@ def test_an_address_is_told_to_nobody_else() -> None:
 
 # ---- Values ----
 
-#: Collectives that give the tensor they are called with what other ranks contribute to.
+#: Collectives that write values from other ranks to their argument.
 RECEIVED: dict[str, Callable[[Tensor], Tensor]] = {
     "all_reduce": lambda x: (dist.all_reduce(x), x)[1],
     "reduce": lambda x: (dist.reduce(x, 3), x)[1],
@@ -129,14 +129,14 @@ RECEIVED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def gathered(call: Callable[[list[Tensor]], object], like: Tensor) -> Tensor:
-    """The last of a list that a collective fills: zeros before."""
+    """The last tensor of a list, initially zeros, that a collective fills."""
     outputs = [torch.zeros_like(like) for _ in range(WORLD)]
     call(outputs)
     return outputs[-1]
 
 
 def into(call: Callable[[Tensor], object], size: int) -> Tensor:
-    """What a collective fills: zeros before."""
+    """The tensor, initially zeros, that a collective fills."""
     output = torch.zeros(size)
     call(output)
     return output

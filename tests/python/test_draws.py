@@ -87,7 +87,7 @@ def test_a_draw_from_unknown_probabilities_is_unknown():
         torch.bernoulli(torch.rand(100)[:4]).tolist()
 
 
-def test_layer_drop_and_crops_go_on():
+def test_layer_drop_and_random_crops_work():
     with fake_mode():
         kept = sum(bool(torch.rand([]) < 0.5) for _ in range(200))
         assert 50 < kept < 150

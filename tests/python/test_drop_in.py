@@ -60,7 +60,7 @@ def test_leaves_of_one_type_are_found() -> None:
     assert torchfake.tree_flatten_only(int, {"a": [1, "x"], "b": (2, 3.0)}) == [1, 2]
 
 
-def test_schemas_answer_as_for_pytorch() -> None:
+def test_schema_queries_match_pytorchs() -> None:
     aten = torch.ops.aten
     assert torchfake.get_schema_info(aten.add_.Tensor).is_mutable()
     assert not torchfake.get_schema_info(aten.add.Tensor).is_mutable()
@@ -146,7 +146,7 @@ def test_the_device_has_three_names_that_must_agree() -> None:
         FakeTensor(mode, META, device="cpu", fake_device="cuda:0")
 
 
-def test_what_is_missing_of_a_fake_is_told() -> None:
+def test_missing_arguments_of_a_fake_are_named() -> None:
     mode = FakeTensorMode()
     with pytest.raises(TypeError, match="'device'"):
         FakeTensor(mode, META)
@@ -401,7 +401,7 @@ def test_meta_does_not_join_where_eager_refuses_it() -> None:
             f()
         with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(DeviceMismatchError):
             f()
-    with FakeTensorMode(), pytest.raises(DeviceMismatchError):  # two devices that are there
+    with FakeTensorMode(), pytest.raises(DeviceMismatchError):  # two devices that are present
         torch.zeros(2).add_(torch.zeros(2, device="cuda"))
 
 
@@ -486,7 +486,7 @@ def test_a_constant_may_have_more_elements_than_the_mode_tracks() -> None:
     for given in (converted, made):
         with mode:
             assert given.constant is not None and given.constant.tolist() == given.tolist() == [0, 1, 2, 3, 4]
-            assert given[2].item() == 2  # what follows from it is tracked within the limit
+            assert given[2].item() == 2  # values derived from it are tracked within the limit
             given[0] = 7
             assert given.constant.tolist() == [7, 1, 2, 3, 4]
             given.add_(torch.randint(2, (5,)))
@@ -572,7 +572,7 @@ def test_inductors_memory_estimator_counts_our_fakes() -> None:
     assert peaks[0] == peaks[1] and max(peaks[0]) > 0
 
 
-def test_the_runtime_estimator_takes_the_mode_for_one() -> None:
+def test_the_runtime_estimator_recognises_the_mode() -> None:
     from torch.distributed._tools.runtime_estimator import RuntimeEstimator
 
     with pytest.raises(AssertionError, match="No FakeTensorMode found"), RuntimeEstimator():
@@ -614,7 +614,7 @@ def test_pytorchs_mode_takes_the_real_values_of_a_fake_along() -> None:
         theirs = torch._subclasses.FakeTensorMode().from_tensor(known)
         assert isinstance(theirs, torch._subclasses.FakeTensor)
         assert torch.equal(theirs.real_tensor, torch.full((3,), 2.0))
-        # Of a fake whose values are not known there is nothing to take along.
+        # A fake with unknown values has no values to convert.
         with torchfake.fake_mode():
             unknown = torch.rand(3)
         theirs = torch._subclasses.FakeTensorMode().from_tensor(unknown)
@@ -675,7 +675,7 @@ def test_constants_over_one_storage_share_one(mode: FakeTensorMode) -> None:
     assert constant.item() == 5
 
 
-# ---- What PyTorch's fakes do as no real tensor does ------------------------------------------------------------------
+# ---- Behaviour of PyTorch's fakes that differs from real tensors -----------------------------------------------------
 
 
 def test_a_view_that_strides_do_not_allow_is_a_value_error() -> None:

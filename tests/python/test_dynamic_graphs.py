@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class Data(nn.Module):
-    """Sizes and values that only data tells."""
+    """Data-dependent sizes and values."""
 
     def forward(self, x: Tensor) -> Any:
         rows = x.flatten(0, 1)

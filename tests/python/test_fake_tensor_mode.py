@@ -351,7 +351,7 @@ def test_a_kernel_is_run_on_zeros_only_where_the_mode_allows_it(library: Any) ->
     op = torch.ops.torchfake_test_mode.first_row
     with fake_mode():
         assert op(torch.ones(2, 3)).shape == (3,)
-    # PyTorch's fakes try operators of PyTorch's own alone.
+    # PyTorch's fakes only run PyTorch's own operators on zeros.
     with FakeTensorMode():
         x = torch.ones(2, 3)
         with pytest.raises(UnsupportedOperatorException, match=r"first_row.*PyTorch's own operators"):
@@ -373,10 +373,10 @@ def test_the_preferred_device_type_wins_over_an_error() -> None:
         assert (x + y).device == (y + x).device == torch.device("cuda:0")
 
 
-# ---- Real values that travel along -----------------------------------------------------------------------------------
+# ---- Propagated real values ------------------------------------------------------------------------------------------
 
 
-def test_real_values_travel_along_and_answer() -> None:
+def test_real_values_are_propagated_and_readable() -> None:
     torch.manual_seed(0)
     with FakeTensorMode(propagate_real_tensors=True) as mode:
         x = torch.randn(100)
@@ -401,7 +401,7 @@ def test_a_copy_has_the_real_values_too() -> None:
     assert isinstance(parameter, torch.nn.Parameter) and torch.equal(parameter.real_tensor, real)
 
 
-def test_without_it_there_is_no_real_tensor() -> None:
+def test_without_propagation_there_is_no_real_tensor() -> None:
     with FakeTensorMode() as mode:
         assert torch.tensor(3).real_tensor is None
         x = mode.from_tensor(REAL)
@@ -459,7 +459,7 @@ def test_a_copy_of_a_mode_has_its_options_and_none_of_its_fakes() -> None:
     assert copy.deepcopy(fake_mode(known_values_limit=3)).known_values_limit == 3
 
 
-# ---- The rest of the surface -----------------------------------------------------------------------------------------
+# ---- The rest of the API ---------------------------------------------------------------------------------------------
 
 
 def test_suspending_the_mode_yields_it() -> None:
@@ -532,7 +532,7 @@ def test_the_mode_of_whatever_holds_a_fake_is_found() -> None:
         assert torchfake.detect_fake_mode() is mode
 
 
-def test_metadata_are_those_pytorch_extracts() -> None:
+def test_extracted_metadata_equals_pytorchs() -> None:
     from torch._subclasses.fake_tensor import extract_tensor_metadata
 
     for real in (torch.ones(2, 3).t(), torch.ones(4)[1:], torch.ones(2, dtype=torch.cfloat).conj()):
@@ -593,7 +593,7 @@ def test_what_the_cache_has_done_can_be_logged(caplog: pytest.LogCaptureFixture)
     assert any("bypasses: cache disabled" in message for message in caplog.messages)
 
 
-def test_a_mode_tells_what_pytorchs_tells() -> None:
+def test_a_mode_has_the_attributes_of_pytorchs() -> None:
     mode = FakeTensorMode()
     assert not mode.enter_stack and not mode.in_kernel_invocation and not mode.allow_scalar_outputs
     with mode, mode:

@@ -240,7 +240,7 @@ GRAPHS: dict[str, Callable[[], Case]] = {
 }
 
 
-#: Nodes for which PyTorch's pass writes another stride than real tensors have.
+#: Nodes for which the strides written by PyTorch's pass differ from those of real tensors.
 WRONG_IN_PYTORCH = {"llama_training": ["view_37", "view_38"]}
 
 
@@ -254,7 +254,7 @@ def look(value: Any) -> Any:
 
 
 class Real(torch.fx.Interpreter):
-    """Notes what real tensors give, as it is right after each node."""
+    """Records the real result of each node, as it is directly after that node."""
 
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
@@ -307,7 +307,7 @@ def test_vals_equal_what_real_tensors_give_and_pytorchs_pass_writes(name: str) -
     assert looks(ours) == looks(real)
     assert aliases(ours) == aliases(real), "other tensors share a storage"
 
-    # Of a first call of a subgraph PyTorch's pass says nothing; where it is wrong, ours is not to follow it.
+    # PyTorch's pass writes nothing for the first call of a subgraph; where it is wrong, ours must differ.
     said = {node: val for node, val in theirs.items() if val is not None}
     different = [node for node, val in said.items() if tree_map(look, val) != looks(ours)[node]]
     assert different == WRONG_IN_PYTORCH.get(name, [])
@@ -320,7 +320,7 @@ def test_aliases_are_those_of_pytorchs_pass() -> None:
     assert aliases(vals(graph)) == aliases(theirs)
 
 
-# ---- What is converted ----
+# ---- Conversion ----
 
 
 def test_real_parameters_are_converted_once_and_left_as_they_were() -> None:
@@ -500,7 +500,7 @@ def test_pytorchs_mode_around_the_pass_is_refused() -> None:
         FakeTensorProp(symbolic_trace(nn.ReLU())).propagate(2)
 
 
-# ---- Graphs within graphs ----
+# ---- Subgraphs ----
 
 
 def inner_vals(graph: GraphModule) -> dict[str, Any]:
@@ -561,7 +561,7 @@ def test_an_error_in_an_inner_graph_names_both_nodes() -> None:
     assert "While executing %_0" in str(caught.value) and "While executing %inner" in str(caught.value)
 
 
-def test_an_argument_too_few_is_told() -> None:
+def test_a_missing_argument_of_the_graph_is_reported() -> None:
     with pytest.raises(RuntimeError, match="Expected positional argument for parameter y"):
         FakeTensorProp(symbolic_trace(lambda x, y: x + y)).propagate(torch.randn(2))
 

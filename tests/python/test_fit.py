@@ -102,7 +102,7 @@ def test_the_search_finds_the_largest_value_in_few_runs_whatever_the_curve() -> 
 # ---- What is varied --------------------------------------------------------------------------------------------------
 
 
-def test_ranges_and_lists_are_read_and_nonsense_is_refused() -> None:
+def test_ranges_and_lists_are_parsed_and_invalid_ones_refused() -> None:
     assert list(Varied.parse("batch_size=1..4").values) == [1, 2, 3, 4]
     assert list(Varied.parse("--batch-size=8..32:8").values) == [8, 16, 24, 32]
     assert Varied.parse("b=4,1,2").values == [1, 2, 4]
@@ -186,7 +186,7 @@ def test_an_option_is_found_in_the_parser_of_a_library(tmp_path: Path, library: 
 
 
 @pytest.mark.parametrize("library", ["click", "a subclass of argparse's parser"])
-def test_a_parser_without_the_option_is_told_with_those_that_it_has(tmp_path: Path, library: str) -> None:
+def test_a_missing_option_is_reported_with_the_available_ones(tmp_path: Path, library: str) -> None:
     with pytest.raises(TrialFailedError, match=r"no option for width; it has .*--batch-size"):
         fitting.fit_card(runner(tmp_path, COMMANDS[library]), Varied.parse("width=1..9"), "L4")
 
@@ -206,7 +206,7 @@ def test_a_value_reaches_a_file_of_settings(tmp_path: Path) -> None:
     assert fitting.fit_card(run, Varied.parse("n=1..9"), "L4").findings[0].largest == 3
 
 
-def test_a_program_that_has_no_such_option_or_fails_is_told(tmp_path: Path) -> None:
+def test_a_program_without_the_option_or_that_fails_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TrialFailedError, match=r"no option for width; it has .*--batch-size"):
         fitting.fit_card(runner(tmp_path), Varied.parse("width=1..9"), "L4")
     broken = "import sys\nprint('what it said')\nraise ValueError('broken')\n"
@@ -292,7 +292,7 @@ def test_expandable_segments_reserve_less_and_are_left_to_an_environment_that_se
     assert expandable.allocated <= expandable.reserved < plain.reserved
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     refused = run.run("L4", varied, 8, measure=ExpandableSegments()).not_applicable
-    assert refused == "the environment says whether already"
+    assert refused == "the environment already sets this option"
 
 
 def test_a_program_that_is_not_there_is_a_mistake_in_the_command(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_the_command_prints_json_of_the_schema_and_advice(tmp_path: Path) -> Non
     assert "none" in done.stdout
 
 
-def test_all_cards_are_answered_for_by_runs_they_share(tmp_path: Path) -> None:
+def test_results_for_all_cards_share_runs(tmp_path: Path) -> None:
     found = fitting.fit_cards(runner(tmp_path, gpu_memory=None), Varied.parse("batch_size=8,32,128,512"))
     by_memory = sorted(found.findings, key=lambda finding: finding.total_memory)
     assert len(by_memory) > 10

@@ -25,7 +25,7 @@ SEEDS = range(40)
 WINDOW = 10  # tensors that are kept; older ones are dropped, and their storages with them
 
 UNKNOWN = (DataAccessError, DataDependentOutputException, DynamicOutputShapeException)
-# Lines that make a tensor have to run inside the mode; all others work outside as well.
+# Lines that create a tensor must run inside the mode; all others work outside as well.
 CREATES = re.compile(r"torch\.(zeros|ones|full|randn|rand|arange|linspace|eye|tensor|randint)\(")
 
 
@@ -41,7 +41,7 @@ def attempt(line: str, pool: Pool) -> tuple[Any, Exception | None]:
 
 
 def values_of(fake: Tensor) -> Any:
-    """The values of a fake where it knows them, else None."""
+    """The known values of a fake, or None."""
     try:
         return fake.tolist()
     except UNKNOWN:
@@ -49,7 +49,7 @@ def values_of(fake: Tensor) -> Any:
 
 
 def look(tensor: Tensor) -> dict[str, Any]:
-    """Its metadata. Views whose history was spoilt by a write refuse to be looked at, real ones and fakes alike."""
+    """Its metadata. Views whose history was invalidated by a write raise an error, both real ones and fakes."""
     try:
         return metadata(tensor)
     except RuntimeError as error:
@@ -89,7 +89,7 @@ def compare(fake: Pool, real: Pool) -> None:
 
 
 def step(line: str, inside: bool, fake: Pool, real: Pool) -> None:
-    """Runs one line on both pools, and appends what it gives. Raises Different."""
+    """Runs one line on both pools, and appends the results. Raises Different."""
     state = torch.random.get_rng_state()
     real_result, real_error = attempt(line, real)
     torch.random.set_rng_state(state)
@@ -106,7 +106,7 @@ def step(line: str, inside: bool, fake: Pool, real: Pool) -> None:
         if len(made) != len(expected) or len(tree_leaves(fake_result)) != len(tree_leaves(real_result)):
             raise Different(f"gives {fake_result} where real tensors give {real_result}")
         for got, wanted in zip(made, expected, strict=True):
-            # A line may give back tensors the program has, and does so for both or for neither.
+            # A line may return existing tensors of the program; it must do so for both pools or for neither.
             at = next((i for i, tensor in enumerate(real) if tensor is wanted), None)
             if at is None:
                 fake.append(got)

@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def active_again() -> Iterator[None]:
-    """Whatever a test has removed, the fakes of other tests need it."""
+    """Reactivates torchfake after a test has removed it, for the fakes of other tests."""
     yield
     _C.activate()
 
@@ -51,7 +51,7 @@ def answers_in(situation: str) -> dict[str, str]:
 
 
 def without_backends(answer: str) -> str:
-    """The dispatcher's errors list the kernels there are, among which, while torchfake is active, are its own."""
+    """Removes the list of available kernels from the dispatcher's errors; it contains torchfake's while active."""
     return answer.partition("is only available for these backends")[0]
 
 
@@ -67,16 +67,16 @@ def differences(situation: str, expected: dict[str, str]) -> dict[str, tuple[str
     return found
 
 
-def test_there_are_hundreds_of_questions() -> None:
+def test_there_are_hundreds_of_checks() -> None:
     assert len(answers_in("without")) > 200
 
 
 @pytest.mark.parametrize("situation", ["imported", "after_a_mode", "uninstalled"])
-def test_no_answer_changes(situation: str) -> None:
+def test_importing_changes_no_result(situation: str) -> None:
     assert differences(situation, answers_in("without")) == {}
 
 
-# Whether a device has a guard, and whether Python initialises a backend of somebody else's, are facts of the process.
+# Whether a device has a guard, and whether Python initialises a third-party backend, is global to the process.
 BY_GUARD = {
     *(f"event_on_{kind}" for kind in harmless_questions.DEVICE_TYPES),
     *(f"{how}_{kind}" for how in ("move_to", "tensor_on") for kind in ("mps", "ipu", "ve", "maia", "xla", "vulkan")),
@@ -161,7 +161,7 @@ def test_with_a_fake_alive_real_tensors_get_the_errors_they_got() -> None:
     assert is_fake(x.to("xpu")), "and fakes go on"
 
 
-# ---- Taking it all back ----------------------------------------------------------------------------------------------
+# ---- Uninstalling ----------------------------------------------------------------------------------------------------
 
 
 def raw(patch: Patch) -> Any:
@@ -428,7 +428,7 @@ def test_a_name_that_this_pytorch_lacks_is_told_and_nothing_is_left_half_done(mo
     optional.remove()
 
 
-def test_a_stand_in_takes_functions_alone() -> None:
+def test_a_stand_in_only_replaces_functions() -> None:
     with pytest.raises(TypeError, match="expected a function or an attribute"):
         _C.stand_in(3, replaced, When.ALWAYS)
 
@@ -460,16 +460,16 @@ REAL_WORK: dict[str, Callable[[], Any]] = {
     "set_data": lambda: setattr(SMALL, "data", SMALL.data),
 }
 
-#: What is wanted is 1.05, and for a method of C that takes a tenth of a microsecond ten nanoseconds. The rest is for a
-#: machine that does something else as well.
+#: The goal is 1.05, or ten nanoseconds for a C method that takes a tenth of a microsecond. The rest is a margin for
+#: busy machines.
 BOUND = 1.15
 SECONDS_MORE = 30e-9
 
 
 def cost_of(work: Callable[[], Any]) -> tuple[float, float]:
-    """The least time of a call, without and with torchfake active, measured by turns."""
+    """The minimum time of a call, without and with torchfake active, measured alternately."""
     count = 300
-    timer = timeit.Timer(work, timer=time.thread_time)  # other processes take nothing of it
+    timer = timeit.Timer(work, timer=time.thread_time)  # not affected by other processes
     without, active = [], []
     for _ in range(6):
         torchfake.uninstall()
@@ -481,7 +481,7 @@ def cost_of(work: Callable[[], Any]) -> tuple[float, float]:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Threads of PyTorch's own that wait for a core of a busy machine take time as well."""
+    """Uses one thread: waiting for PyTorch's threads on a busy machine would be measured as well."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -155,7 +155,7 @@ def test_a_traced_graph_gives_the_same(name: str) -> None:
     assert_same_metadata(FakeTensorProp(graph).propagate(x), real, ignored=INNER)
 
 
-#: Those whose backward PyTorch runs on a CPU.
+#: Operators whose backward PyTorch supports on a CPU.
 DIFFERENTIABLE = [
     name for name in PROGRAMS if name not in FLEX and name not in ("while_loop_unknown", "invoke_subgraph")
 ]
@@ -182,7 +182,7 @@ def test_gradients_look_like_those_of_real_tensors(name: str, inside: bool) -> N
     assert_same_metadata(fake, real, ignored=INNER)
 
 
-# ---- Values that decide ----
+# ---- Known and unknown predicates ----
 
 
 def test_a_known_predicate_takes_its_branch_alone() -> None:

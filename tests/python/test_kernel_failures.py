@@ -29,12 +29,12 @@ def test_an_assertion_of_a_kernel_is_a_refusal_as_of_the_real_operator() -> None
                 RuntimeError, match=r"aten::_jagged_to_padded_dense_forward: .*Only one jagged dim is supported"
             ):
                 pad_two_jagged_dimensions()
-        assert torch.ones(2).add(1).shape == (2,)  # Python is not raising anything any more
+        assert torch.ones(2).add(1).shape == (2,)  # no Python error is pending any more
 
 
 @pytest.fixture
 def failing_operator(request: pytest.FixtureRequest) -> Iterator[torch._ops.OpOverload]:
-    """An operator of prims, whose kernels are PyTorch's own, with one that fails as the parameter says."""
+    """An operator of prims, whose kernel is replaced by one that fails in the given way."""
     library = torch.library.Library("prims", "FRAGMENT")
     name = "fails_for_a_test"
     library.define(f"{name}(Tensor x) -> Tensor")
@@ -48,7 +48,7 @@ def failing_operator(request: pytest.FixtureRequest) -> Iterator[torch._ops.OpOv
 
 
 @pytest.mark.parametrize("failing_operator", [AssertionError()], indirect=True)
-def test_an_assertion_without_words_is_told_by_its_line(failing_operator: torch._ops.OpOverload) -> None:
+def test_an_assertion_without_a_message_is_reported_with_its_line(failing_operator: torch._ops.OpOverload) -> None:
     with fake_mode(), pytest.raises(RuntimeError, match=r"prims::fails_for_a_test: .*`raise request.param` in kernel"):
         failing_operator(torch.ones(2))
 
@@ -57,7 +57,7 @@ MISTAKES = [AttributeError("no such thing"), KeyError("a key"), ZeroDivisionErro
 
 
 @pytest.mark.parametrize("failing_operator", MISTAKES, indirect=True, ids=lambda x: type(x).__name__)
-def test_a_mistake_of_a_kernel_is_an_operator_that_is_not_supported(failing_operator: torch._ops.OpOverload) -> None:
+def test_a_bug_in_a_kernel_is_reported_as_an_unsupported_operator(failing_operator: torch._ops.OpOverload) -> None:
     with fake_mode(), pytest.raises(UnsupportedOperatorException, match=r"prims::fails_for_a_test: .*Error: "):
         failing_operator(torch.ones(2))
 

@@ -157,7 +157,7 @@ def test_bags_of_an_embedding_without_rows_hold_nothing():
             F.embedding_bag(torch.tensor([1]), rows, first)
 
 
-def test_a_mask_of_nothing_takes_no_values():
+def test_an_empty_mask_takes_no_values():
     with fake_mode():
         nothing, mask = torch.empty(0, 2), torch.empty(0, 2, dtype=torch.bool)
         nothing[mask] = torch.ones(1)
@@ -272,4 +272,4 @@ def test_group_normalisation_on_a_gpu_has_the_format_of_the_release() -> None:
         out = F.group_norm(x, 8)
         out.sum().backward()
         assert out.stride() == strides
-        assert x.grad is not None and x.grad.stride() == x.stride()  # as the leaf, whatever the kernel gives
+        assert x.grad is not None and x.grad.stride() == x.stride()  # like the leaf, whatever the kernel returns

@@ -14,7 +14,7 @@ from torchfake import DataDependentOutputException, DynamicOutputShapeException,
 
 DEVICES = ["cpu", "cuda", "cuda:3", "xpu"]
 
-# Each gives a small tensor from constants alone.
+# Each creates a small tensor from constants only.
 PROGRAMS: dict[str, Callable[[str], torch.Tensor]] = {
     "ones": lambda d: torch.ones(2, 3, device=d),
     "full": lambda d: torch.full((2, 2), 7, device=d),
@@ -162,7 +162,7 @@ def test_unknown_masks_select_everything_where_that_is_asked_for(device: str) ->
         rows, columns = torch.where(x > 0.5)
         assert (rows.tolist(), columns.shape) == ([0, 0, 0, 1, 1, 1], (6,))
         assert torch.rand(200, 200, device=device).nonzero().shape == (40_000, 2)
-        # What is known is not guessed, and single values never are.
+        # Known values are not replaced by assumptions, and single values are never assumed.
         assert torch.eye(3, device=device).nonzero().shape == (3, 2)
         with pytest.raises(DataDependentOutputException):
             x.sum().item()
@@ -409,7 +409,7 @@ def test_one_element_of_a_partly_written_tensor_can_be_used() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_products_in_half_precision_are_known(dtype: torch.dtype, device: str) -> None:
-    # In single precision: their kernels end the process on machines that announce instructions which they do not have.
+    # In single precision: half-precision kernels crash on machines that report instructions which they do not support.
     with fake_mode():
         x = torch.ones(4, 8, dtype=dtype, device=device)
         column = torch.arange(8, dtype=dtype, device=device)
@@ -466,7 +466,7 @@ def test_known_tensors_under_autocast_do_not_end_the_process(device: str) -> Non
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
-def test_what_follows_from_nothing_is_known_however_often_it_is_asked(device: str) -> None:
+def test_values_computed_from_empty_tensors_are_known_on_every_call(device: str) -> None:
     with fake_mode():
         for _ in range(4):
             x = torch.rand(0, 5, device=device)
@@ -547,7 +547,7 @@ def test_a_result_is_kept_for_the_values_that_it_was_computed_from(device: str) 
     with fake_mode():
         first, second = torch.tensor([1, 0, 3], device=device), torch.tensor([2, 0, 3], device=device)
         row = torch.arange(6.0, device=device)
-        for _ in range(4):  # the first is a miss, the second keeps what it computed, later ones find it
+        for _ in range(4):  # the first is a miss, the second stores the values it computed, later ones reuse them
             assert (1 - first).tolist() == [0, 1, -2]
             assert (1 - second).tolist() == [-1, 1, -2]
             assert (2 - first).tolist() == [1, 2, -1]
@@ -565,7 +565,7 @@ def test_a_kept_result_is_a_copy_and_sees_what_was_written() -> None:
             doubled = x * 2
             assert doubled.tolist() == [2.0, 2.0, 2.0]
             doubled.fill_(7.0)
-        x.numpy()[0] = 5.0  # no operator: nothing counts the version up
+        x.numpy()[0] = 5.0  # not an operator: the version is not incremented
         assert (x * 2).tolist() == [10.0, 2.0, 2.0]
         x.mul_(2)
         assert (x * 2).tolist() == [20.0, 4.0, 4.0]

@@ -42,7 +42,7 @@ def saved(obj: Any, *, zip_format: bool = True) -> io.BytesIO:
 
 @contextlib.contextmanager
 def saving_as_if_from(location: str) -> Iterator[None]:
-    """Tags every storage that is saved with another device, as the machine that has it would."""
+    """Tags every saved storage with another device, as a machine with that device would."""
     torch.serialization.register_package(-1, lambda storage: location, lambda storage, tag: None)
     try:
         yield
@@ -184,7 +184,7 @@ def test_nothing_is_known_in_a_mode_without_known_values() -> None:
 @pytest.mark.parametrize("mmap", [False, True])
 def test_a_file_larger_than_memory_is_loaded_at_once(tmp_path: Path, mmap: bool) -> None:
     path = tmp_path / "large.pt"
-    large = torch.empty(2**31)  # 8 GiB that nobody touches
+    large = torch.empty(2**31)  # 8 GiB that are never accessed
     with torch.serialization.skip_data():
         torch.save({"large": large, "part": large[1:]}, path)
     del large
@@ -247,7 +247,7 @@ def test_an_unsafe_file_is_refused_as_outside_the_mode() -> None:
     with fake_mode(), pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         torch.load(file, weights_only=True)
     file = saved(torch.ones(2))
-    with fake_mode():  # and nothing of the failed load is left behind
+    with fake_mode():  # the failed load has left no state behind
         assert torch.load(file).device == torch.device("cpu")
 
 
@@ -324,7 +324,7 @@ def test_a_fake_state_dict_does_not_go_into_a_real_module() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with fake_mode():
         state = small_model().state_dict()
-    state["0.weight"] = torch.ones(4, 3)  # what could be copied is not
+    state["0.weight"] = torch.ones(4, 3)  # not copied, although it could be
     with pytest.raises(torchfake.RealTensorError, match=r"load_state_dict: 0\.bias is real in the module"):
         model.load_state_dict(state)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

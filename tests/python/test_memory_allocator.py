@@ -74,7 +74,7 @@ def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, int]:
 
 
 def relocated(events: list[tuple[str, int, int, int]]) -> list[tuple[str, int, int, int]]:
-    """Addresses of expandable segments counted from the segment's beginning: where it lies is the driver's choice."""
+    """Addresses in expandable segments, relative to the segment's start, which the driver chooses."""
     bases: dict[int, int] = {}
     found = []
     for action, address, size, stream in events:
@@ -157,7 +157,7 @@ def test_out_of_memory_has_the_real_message_with_its_figures(name: str) -> None:
     _, errors = replay(program, model_for(program))
     for step, message in program["errors"]:
         asked, _, rest = message.partition(". GPU 0 has")
-        # In between stand the card's free memory and the processes on it.
+        # The message between them contains the card's free memory and its processes.
         assert errors[step].startswith(asked + ". GPU 0 has a total capacity of 139.80 GiB of which ")
         assert errors[step].endswith(rest[rest.index(" allowed; ") - 10 :])
 
@@ -181,7 +181,7 @@ def test_a_card_that_is_full_ends_in_an_out_of_memory_error_and_can_go_on() -> N
     ):
         model.allocate(60 * MiB)
     model.free(block)
-    model.allocate(70 * MiB)  # the cached segment of 60 MiB is given back for it
+    model.allocate(70 * MiB)  # the cached segment of 60 MiB is released for it
     stats = flat(model.stats())
     assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 2)
 

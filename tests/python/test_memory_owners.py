@@ -204,7 +204,7 @@ def test_gathered_and_scattered_buffers_of_sharded_modules_are_communication() -
 
 
 class Program:
-    """A random program of forward and backward passes, steps, and tensors that come and go."""
+    """A random program of forward and backward passes, steps, and tensors that are created and freed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

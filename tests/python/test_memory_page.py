@@ -1,4 +1,4 @@
-"""The page of a memory report: nothing from the program acts in it, and it fits on screens of any width."""
+"""The page of a memory report: no text from the program is interpreted, and it fits on screens of any width."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchfake._memory_page import page_of, page_of_ranks, savings
 
 HOSTILE = "<img src=x onerror='alert(1)'><script>alert(2)</script>\"&</style><b>[/bold]"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# Appended to a page: it shows in the title what the browser made of it.
+# Appended to a page: reports in the title how the browser has interpreted it.
 PROBE = """<script>document.title = [document.documentElement.scrollWidth, innerWidth, document.images.length,
 document.scripts.length, document.title, getComputedStyle(document.querySelector("main")).backgroundColor].join("|")
 </script>"""
@@ -124,7 +124,7 @@ def test_savings_are_bounds_on_what_the_peak_holds() -> None:
     owners = dict.fromkeys(memory.Moment("cuda:0", 0, 0, []).owners, 0) | {"activations": 400, "temporaries": 800}
     bounds = {measure: most for measure, most, _ in savings(owners)}
     assert bounds["accumulation over 4 parts"] == 900
-    assert bounds["bfloat16 in place of float32"] == 600
+    assert bounds["bfloat16 instead of float32"] == 600
     assert bounds["checkpointing"] == 400
     assert bounds["8-bit optimizer"] == bounds["fully_shard over 8 cards"] == 0
 

@@ -41,7 +41,7 @@ def test_memory_of_one_stream_is_not_reused_on_another() -> None:
 
 def test_a_block_that_another_stream_uses_is_free_at_the_next_allocation() -> None:
     with torchfake.fake_mode(gpus="H200"):
-        for _ in range(2):  # the call is not answered by the cache
+        for _ in range(2):  # the call is never a cache hit
             x = filled(30)
             x.record_stream(torch.cuda.Stream())
             del x
@@ -171,7 +171,7 @@ def test_views_of_one_buffer_that_an_operator_returns_are_one_block() -> None:
         for _ in range(2):
             model(torch.zeros(8, 20, 64, device="cuda"))[0].sum().backward()
             model.zero_grad()
-        # What stays is a workspace of cuBLAS at most.
+        # Only a workspace of cuBLAS may remain.
         assert torch.cuda.memory_allocated() - before <= 33 * MIB
 
 

@@ -1,4 +1,4 @@
-"""torchfake.memory: the figures of torch.cuda for fakes, and who owns them."""
+"""torchfake.memory: the figures of torch.cuda for fakes, and the owners of memory."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ OTHERS = recording("held_out")
 RELEASE = int(RECORDED["torch"].split(".")[1])
 H200 = OTHERS["total_memory"]
 
-#: How far the peak of allocated bytes may be off, in percent, where it is more than 1: cuDNN's workspaces for recurrent
-#: networks and transposed convolutions are larger than the model says.
+#: Tolerances above 1 % for the peak of allocated bytes: cuDNN's workspaces for recurrent networks and transposed
+#: convolutions are larger than modelled.
 WORSE = {"lstm_language_model": 2.2, "gru_bidirectional": 4.0, "adversarial": 4.8, "lstm_other": 2.8}
 
-#: The same of reserved bytes, where it is more than 3.
+#: Tolerances above 3 % for reserved bytes.
 RESERVED_WORSE = {
     "resnet_sgd": 7.6,
     "diffusion_unet": 3.1,
@@ -69,7 +69,7 @@ def figures_of(workload: Callable[[Callable[[str], None]], None]) -> dict[str, F
 
 
 def check(name: str, workload: Callable[..., None], recorded: dict[str, Any]) -> None:
-    """How far the highest peak of a phase is off, and the highest reserved bytes."""
+    """The errors of the highest peak of a phase, and of the highest reserved bytes."""
     wanted = {label: Figures(*figures) for label, *figures in recorded[name]["phases"]}
     found = figures_of(workload)
     assert list(found) == list(wanted)

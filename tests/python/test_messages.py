@@ -30,7 +30,7 @@ def unknown():
 def test_an_error_names_what_was_written_and_where(read, written):
     with fake_mode(), pytest.raises(errors.FakeTensorError) as caught:
         read(unknown())
-    assert f"Asked for by {written} at {__file__}:{read.__code__.co_firstlineno}" in str(caught.value)
+    assert f"Read by {written} at {__file__}:{read.__code__.co_firstlineno}" in str(caught.value)
     assert 'unknown="stand-in"' in str(caught.value)
 
 

@@ -18,13 +18,14 @@ import torchfake
 from torchfake import DeviceMismatchError, RealTensorError, fake_mode, is_fake, no_fake_mode, to_fake
 from torchfake.errors import FakeTensorError
 
-# In the mode these take a real tensor for data that comes in (test_mixed_data.py); what is written to is refused.
+# In the mode these convert a real tensor as incoming data (test_mixed_data.py); real tensors that are written to are
+# refused.
 DATA = {
     *("add", "radd", "mm", "where", "cat", "stack", "index_into_real", "setitem", "in_place", "copy_", "linear"),
     *("foreach", "conv"),
 }
 
-# Each is called with a fake and a real tensor of the same size; the argument that is real is named.
+# Each is called with a fake and a real tensor of the same size; the error names the real argument.
 MIXED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
     "add": (lambda f, r: f + r, "argument 'other'"),
     "radd": (lambda f, r: r + f, "argument 'self'"),
@@ -54,7 +55,7 @@ MIXED: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
 @pytest.mark.parametrize("name", MIXED)
 def test_a_real_tensor_among_fakes_is_named_and_nothing_is_changed(name: str, device: str, inside: bool) -> None:
     call, named = MIXED[name]
-    # What requires gradients belongs to a module that was meant to be converted.
+    # A tensor that requires gradients belongs to a module that should have been converted.
     real = torch.arange(4.0).view(2, 2).requires_grad_(inside and name in DATA)
     with fake_mode():
         fake = torch.randn(2, 2, device=device)
@@ -181,7 +182,7 @@ def test_an_exception_inside_the_mode_leaves_no_state_behind(fail: Callable[[], 
         with fake_mode(), torch.device("cuda:0"):
             fail()
             raise KeyError
-    except Exception as error:  # which one is not the question here
+    except Exception as error:  # any exception
         assert not isinstance(error, AssertionError)
     assert repr(state()) == before
     with fake_mode(fake_cuda=False):

@@ -184,7 +184,7 @@ def test_parametrized_and_initialised_modules_work() -> None:
 
 
 class Named(Tensor):
-    """A subclass with data of its own and the default __torch_function__."""
+    """A subclass with an attribute and the default __torch_function__."""
 
 
 class Logged(Tensor):
@@ -197,7 +197,7 @@ class Logged(Tensor):
 
 
 class Closed(Tensor):
-    """Holds another tensor, sees every operator, and does not say what it holds."""
+    """Holds another tensor and sees every operator, but does not declare what it holds."""
 
     inner: Tensor
     ops: list[str] = []  # noqa: RUF012

@@ -228,7 +228,7 @@ CALLS.update(
 
 @contextlib.contextmanager
 def no_kernel_of_python() -> Iterator[None]:
-    """Fails where one of the functions that PyTorch registers on the Meta key is entered."""
+    """Fails if one of the Python functions that PyTorch registers on the Meta key is called."""
     entered = []
 
     def look(frame, event, _):

@@ -1,4 +1,4 @@
-"""Nested tensors of the strided layout cannot be fake: each call that would make or take one raises a typed error."""
+"""Nested tensors of the strided layout cannot be fake: calls that would create or take one raise a typed error."""
 
 import io
 import warnings
@@ -23,7 +23,7 @@ from torchfake import (
 @pytest.fixture
 def nested() -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a prototype, it says
+        warnings.simplefilter("ignore")  # the warning that nested tensors are a prototype
         return torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
 
 
@@ -107,7 +107,7 @@ def test_whether_padding_comes_last_follows_from_a_known_mask() -> None:
 
 
 def test_whether_padding_comes_last_is_not_guessed() -> None:
-    for _ in range(2):  # the second one is not answered from the cache
+    for _ in range(2):  # the second call is not a cache hit
         with fake_mode(), pytest.raises(DataDependentOutputException, match="padding comes last") as error:
             torch._nested_tensor_from_mask_left_aligned(torch.ones(2, 5, 8), torch.rand(2, 99)[:, :5] > 0.5)
         assert error.value.func is torch.ops.aten._nested_tensor_from_mask_left_aligned.default

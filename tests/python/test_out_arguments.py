@@ -202,7 +202,8 @@ def test_an_in_place_sum_over_batches_resizes_what_it_adds_to():
             assert x.shape == (5, 4)
 
 
-# What PyTorch's composites resize by a function call, above the engine, and where the out= argument's values are known.
+# Arguments that PyTorch's composites resize by a function call above the engine, with known values in the out=
+# argument.
 KNOWN_OUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "randperm": lambda out: torch.randperm(5, out=out.long()),
     "kron": lambda out: torch.kron(torch.ones(2, 2), torch.ones(3, 3), out=out),

@@ -18,7 +18,7 @@ from torchfake import DataAccessError, is_fake
 
 
 class _Exporter:
-    """An array of another library: nothing but the DLPack protocol."""
+    """An array of another library, which only implements the DLPack protocol."""
 
     def __init__(self, values: Any) -> None:
         self._values = values

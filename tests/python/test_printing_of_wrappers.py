@@ -17,7 +17,7 @@ class _Sub(torch.Tensor):
 
 
 class _Wrapper(torch.Tensor):
-    """Around another tensor, with nothing said about where it keeps it."""
+    """A wrapper around another tensor that does not declare where it holds it."""
 
     inner: Tensor
 

@@ -28,10 +28,10 @@ def test_where_a_figure_comes_from_names_command_day_commit_and_machine():
 @pytest.mark.skipif(provenance.git("rev-parse", "HEAD") is None, reason="the folder is no repository")
 def test_a_page_of_other_sources_is_stale():
     first = provenance.git("rev-list", "--max-parents=0", "HEAD").split()[0]
-    assert provenance.why_stale("# A page\n") == "does not say of which commit it is"
-    assert "no commit" in provenance.why_stale(provenance.mark("0" * 40))
+    assert provenance.why_stale("# A page\n") == "does not name its commit"
+    assert "not a commit" in provenance.why_stale(provenance.mark("0" * 40))
     head = provenance.git("rev-parse", "HEAD")
-    assert "no commit" in provenance.why_stale(provenance.mark(f"{head}-changed"))
+    assert "not a commit" in provenance.why_stale(provenance.mark(f"{head}-changed"))
     if first != head:
         assert "changed since" in provenance.why_stale(provenance.mark(first))
     if not provenance.git("status", "--porcelain", "--", *provenance.MEASURED):

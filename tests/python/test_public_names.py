@@ -57,7 +57,7 @@ def names_on_the_page() -> list[str]:
 
 
 def find(name: str) -> Any:
-    """What a dotted name means: a module, or an attribute of one."""
+    """The module or attribute that a dotted name refers to."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:

@@ -44,7 +44,7 @@ class FunctionLog(TorchFunctionMode):
 
 
 class Half(TorchDispatchMode):
-    """Rewrites what passes: factories give half."""
+    """Rewrites calls so that factories return half precision."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

@@ -54,7 +54,7 @@ def cell(network: type[nn.RNNCellBase]) -> Tensor:
     return torch.cat(state) if isinstance(state, tuple) else state
 
 
-# Each is run on a claimed GPU, by cuDNN and the like where those would be chosen, and for real on the CPU.
+# Each runs on a claimed GPU, with cuDNN's and similar kernels where those would be chosen, and for real on the CPU.
 CALLS: dict[str, Callable[[], Tensor]] = {
     "attention": attention,
     "attention, masked": lambda: attention(attn_mask=torch.randn(2, 4, 8, 8)),

@@ -82,7 +82,7 @@ def test_metadata_is_that_of_the_pytorch_being_built_against(
 def test_another_release_of_pytorch_is_refused_before_the_engine_is_used(tmp_path: Path, told_by: str) -> None:
     shutil.copytree(PACKAGE, tmp_path / "torchfake", ignore=lambda _, names: [n for n in names if n.startswith("_C.")])
     (tmp_path / "torchfake" / "_built_for.py").unlink(missing_ok=True)
-    # Where the build left a note, the engine is not even loaded.
+    # If the build has recorded its release, the engine is not even loaded.
     (tmp_path / "torchfake" / "_C.py").write_text("torch_release = '2.1'" if told_by == "_C.py" else "1 / 0")
     if told_by == "_built_for.py":
         (tmp_path / "torchfake" / "_built_for.py").write_text("TORCH_RELEASE = '2.1'")

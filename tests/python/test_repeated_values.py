@@ -29,7 +29,7 @@ def square(device: str) -> Tensor:
     return row(device).expand(SIDE, SIDE)
 
 
-# Each gives a small tensor that has been through a large one.
+# Each creates a small tensor from a large one.
 PROGRAMS: dict[str, Callable[[str], Tensor]] = {
     "corner_of_a_view": lambda d: square(d)[7, :9],
     "corner_of_a_copy": lambda d: square(d).clone()[7, :9],

@@ -157,7 +157,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path, capsys, monkeypatc
 
 
 def test_arguments_exit_codes_and_errors_are_those_of_python(tmp_path, capsys, monkeypatch):
-    # torch.distributed replaces the hook for good, where a group was ever made in this process.
+    # torch.distributed replaces the hook permanently once a group has been created in this process.
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     text = """
         import sys
@@ -318,7 +318,7 @@ def test_ctrl_c_ends_with_the_report(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell has its background jobs ignore the signal, and they pass that on.
+        # A shell makes its background jobs ignore the signal, and their children inherit this.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
@@ -330,7 +330,7 @@ def test_ctrl_c_ends_with_the_report(tmp_path):
     assert "ended with 130" in err
 
 
-def test_bad_options_are_told(tmp_path):
+def test_invalid_options_are_reported(tmp_path):
     for arguments, said in (
         (["--gpu", "H900", "x.py"], "the known cards are H200"),
         (["no_such_file.py"], "no such script"),

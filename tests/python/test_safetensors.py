@@ -1,4 +1,4 @@
-"""safetensors files inside the mode: fakes from the header alone."""
+"""safetensors files inside the mode: fakes are created from the header only."""
 
 from __future__ import annotations
 

@@ -406,7 +406,7 @@ def test_a_fake_travels_to_another_process_and_back() -> None:
 
 
 class FakeImages(torch.utils.data.Dataset[Any]):
-    """Images and labels that are made fake, as a dry run has them."""
+    """Fake images and labels, as in a dry run."""
 
     def __len__(self) -> int:
         return 6

@@ -39,7 +39,7 @@ def made_of_dense(layout: torch.layout, dtype: torch.dtype) -> Tensor:
 
 
 def real(make: Callable[[], Tensor]) -> Tensor:
-    """What it makes outside of the mode."""
+    """The result outside of the mode."""
     with torchfake.no_fake_mode():
         return make()
 
@@ -71,7 +71,7 @@ def assert_same(fake: Tensor, real: Tensor) -> None:
         assert (member.shape, member.dtype, member.device) == (expected.shape, expected.dtype, expected.device)
 
 
-# ---- Making them
+# ---- Construction
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -372,7 +372,7 @@ def test_diagonals_are_placed_by_known_offsets() -> None:
     assert_same(fake, make())
 
 
-# ---- Elsewhere
+# ---- Conversion and files
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -15,7 +15,7 @@ def _unknown(*sizes, device="cuda"):
     return torch.randn(*sizes, device=device) if math.prod(sizes) > 64 else torch.randn(100, device=device).sum()
 
 
-def test_nothing_is_answered_without_being_asked_for():
+def test_no_stand_in_is_used_unless_requested():
     with fake_mode() as mode:
         for read in (float, bool, torch.Tensor.item, lambda x: f"{x:.2f}"):
             with pytest.raises(DataDependentOutputException):

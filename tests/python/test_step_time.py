@@ -274,7 +274,7 @@ def test_copies_between_host_and_card_go_over_their_link() -> None:
     assert estimate.estimate("A10").by_limit() == {"link": pytest.approx(4e6 / 31.5e9)}
 
 
-def test_calls_of_symbolic_sizes_are_not_counted_and_said() -> None:
+def test_calls_with_symbolic_sizes_are_reported_as_not_counted() -> None:
     mode = torchfake.FakeTensorMode(shape_env=torchfake.ShapeEnv())
     x = mode.from_tensor(torch.ones(6, 4), dynamic={0: "batch"})
     with mode, step_time.measure() as work:
@@ -312,13 +312,13 @@ def test_a_block_that_is_computed_again_belongs_to_its_module() -> None:
     assert work.flops == 4 * (2 * 4 * 16 * 16)
 
 
-def test_those_who_do_not_ask_are_not_counted() -> None:
+def test_nothing_is_counted_outside_a_measurement() -> None:
     with torchfake.fake_mode():
         with step_time.measure() as work:
             pass
         r(4, 4, device="cuda") @ r(4, 4, device="cuda")
     assert work.rows == []
-    with pytest.raises(RuntimeError, match="entered once"), work:
+    with pytest.raises(RuntimeError, match="entered only once"), work:
         pass
 
 
@@ -461,14 +461,14 @@ def test_the_recording_command_writes_what_a_report_reads(tmp_path: Path) -> Non
     "changes", [{"curves": {"matmul": [[0, 1]]}}, {"curves": []}, {"workloads": [{}]}, {"curves": {"matmul": [["x"]]}}]
 )
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no recording of step times"):
+    with pytest.raises(ValueError, match="not a recording of step times"):
         step_time.load_curves(recording(tmp_path, **changes))
 
 
 def test_without_a_recording_the_time_is_said_to_be_a_lower_bound() -> None:
     estimate = product(64, torch.bfloat16).estimate("T4")
     assert estimate.basis == "lower bound"
-    assert "a lower bound: the roofline's, not fitted to a recording of the card" in str(estimate)
+    assert "a lower bound from the roofline, not fitted to a recording of the card" in str(estimate)
     with pytest.raises(ValueError, match="there is no card 'T5'"):
         product(64, torch.bfloat16).estimate("T5")
 

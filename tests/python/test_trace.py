@@ -232,7 +232,7 @@ def test_a_length_beyond_a_given_configuration_is_refused(tmp_path: Path) -> Non
         (["no.such.module:thing"], "no.such.module: no such module"),
     ],
 )
-def test_input_that_makes_no_sense_is_told_in_one_line_with_code_2(arguments: list[str], message: str) -> None:
+def test_invalid_input_is_reported_in_one_line_with_exit_code_2(arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.startswith("torchfake trace: ")

@@ -12,7 +12,7 @@
 
 namespace torchfake {
 
-// How to create one output.
+// The recipe for one output.
 struct OutputRecipe {
   enum class Kind : uint8_t { kFresh, kView, kInput, kUndefined, kConstant };
   Kind kind = Kind::kConstant;
@@ -125,7 +125,7 @@ CacheEntryPtr error_outcome(const CacheKey& key, const c10::Error& error);
 // Creates an output that is a tensor; `tensors` are those of the call. Order: the outputs, then the rest.
 at::Tensor make_output(const OutputRecipe& recipe, c10::ArrayRef<TensorArg> tensors, const ModePtr& mode);
 
-// Whether `announce_and_apply` has anything to do.
+// Whether `announce_and_apply` would do anything.
 inline bool has_effects(const Outcome& outcome) {
   return !outcome.changes.empty() || !outcome.allocations.empty();
 }

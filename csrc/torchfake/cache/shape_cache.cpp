@@ -67,8 +67,8 @@ struct ThreadTable {
   std::atomic<uint64_t> hits{0};
 };
 
-// On the heap: the library's static TLS block has to stay small. Every call reads the bare pointer; the owner beside it
-// has a destructor, and accessing it costs a check and a call.
+// On the heap: the library's static TLS block has to stay small. Every call reads this bare pointer; accessing its
+// owner, which has a destructor, would cost a check and a call.
 __attribute__((tls_model("initial-exec"))) thread_local ThreadTable* t_table = nullptr;
 
 struct ThreadTables {
@@ -245,7 +245,7 @@ void insert(CacheEntryPtr entry) {
 
 namespace {
 
-// The end of an entry's list of values, or null if it is full.
+// The last link of an entry's list of values, or null if the list is full.
 std::atomic<const DerivedValues*>* end_of_values(const CacheEntry& entry) {
   std::atomic<const DerivedValues*>* place = &entry.values;
   for (size_t count = 0; const DerivedValues* stored = place->load(std::memory_order_acquire); ++count) {
@@ -257,7 +257,7 @@ std::atomic<const DerivedValues*>* end_of_values(const CacheEntry& entry) {
   return place;
 }
 
-// Whether another thread has stored the same.
+// Whether the entry already holds these values: another thread may have stored them.
 bool holds_values(const CacheEntry& entry, const DerivedValues& values) {
   const auto* stored = entry.values.load(std::memory_order_acquire);
   while (stored != nullptr && !stored->same_origin_as(values)) {

@@ -36,9 +36,10 @@ void count_hit(const CacheEntry& entry);
 // Adds an entry, evicting the least recently used ones if the cache is full.
 void insert(CacheEntryPtr entry);
 
-// Attaches values of its outputs to an entry: once if they have no sources, otherwise for a few sources.
+// Attaches the values of its outputs to an entry: once if they depend on the key only, otherwise for a few different
+// sources.
 void set_values(const CacheEntry& entry, c10::intrusive_ptr<DerivedValues> values);
-// Whether it has room for further sources.
+// Whether the entry has room for the values of further sources.
 bool takes_values(const CacheEntry& entry);
 
 void count_bypass(Bypass reason);

@@ -61,7 +61,7 @@ at::Tensor with_history(const at::Tensor& leaf) {
   return copy.set_(leaf.storage(), leaf.storage_offset(), leaf.sizes(), leaf.strides());
 }
 
-// The whole memory of `base`, reinterpreted as another dtype.
+// The entire storage of `base`, reinterpreted as another dtype.
 at::Tensor memory_as(const at::Tensor& base, c10::ScalarType dtype) {
   const int64_t numel = static_cast<int64_t>(bytes_now(*base.storage().unsafeGetStorageImpl()) / base.element_size());
   at::Tensor flat = at::as_strided(base, {numel}, {1}, 0);

@@ -75,7 +75,7 @@ std::unique_lock<std::mutex> lock_first() {
 
 // Requires the mutex.
 void update_spans(Activation& state) {
-  // Also when deactivated: autograd ends the process if a fake that it is given claims a device without a guard.
+  // Also while deactivated: autograd terminates the process if it meets a fake whose device has no guard.
   state.list(Span::kWhileFakes).hold(state.used > 0);
   state.list(Span::kWhileEntered).hold(state.entered > 0 && is_active());
   g_fakes_exist.store(state.used > 0, std::memory_order_release);

@@ -14,8 +14,9 @@ struct ModeState;
 //   kOnceActive   from the first mode entered or the first fake created until deactivate(). Such a change must leave
 //                 every result for real tensors outside a mode unchanged, at no cost.
 //   kWhileFakes   while some mode that has been entered or has created a fake is alive (fakes keep their mode alive),
-//                 after deactivate() too: autograd asks for the guard of a fake's device where it may not fail. For
-//                 global state that cannot be made conditional: the registry of device guards, initialisation.
+//                 even after deactivate(), because autograd requires the guard of a fake's device in places that may
+//                 not throw. For global state that cannot be made conditional: the registry of device guards,
+//                 initialisation.
 //   kWhileEntered while some thread of the process is in a mode.
 //
 // Invariants. Changes are installed in list order and removed in reverse. `install` and `remove` of the last two lists

@@ -1,4 +1,4 @@
-// One operator call on its way through the five steps.
+// An operator call as it passes through the steps of dispatch.
 #include <torchfake/core/call.h>
 
 #include <ATen/core/List.h>

@@ -1,4 +1,4 @@
-// One operator call on its way through the five steps: the arguments on the stack and the tensors among them.
+// An operator call as it passes through the steps of dispatch: its arguments on the stack and the tensors among them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,11 +9,11 @@
 namespace torchfake {
 
 // Note [Call context]
-// A rule or a composite kernel calls other operators, and these calls come back to the engine. Any value or global
-// setting that a nested call reads, the outer call has read as well:
+// A rule or a composite kernel calls other operators, and these calls come back to the engine. Whatever value or global
+// setting a nested call reads therefore counts as read by the outer call:
 //
 //   outer call            CallContext
-//     rule calls at::sum    CallContext, merged into the outer one when the call ends, also by an exception
+//     rule calls at::sum    CallContext, merged into the outer one when the call returns or throws
 //       kernel reads the number of threads
 //
 // Every call that the cache does not answer opens a context. Operators called by a kernel while fakes report `meta` as

@@ -1,9 +1,9 @@
-// What an observer of storages may also be: one that is told which storages collectives send and receive.
+// An optional interface of storage observers: notified of the storages that collectives send and receive.
 #pragma once
 
 namespace torchfake {
 
-// Implemented by an observer in addition to StorageObserver, and found by dynamic_cast: collectives are rare.
+// Implemented by an observer in addition to StorageObserver. Found by dynamic_cast, since collectives are rare.
 class CollectiveObserver {
  public:
   virtual ~CollectiveObserver() = default;

@@ -27,7 +27,7 @@
 
 namespace torchfake::compat {
 
-// Whether group normalisation on a GPU takes an input of any strides, and keeps its channels-last format.
+// Whether group normalisation on a GPU accepts an input of any strides and preserves its channels-last format.
 inline constexpr bool kGpuGroupNormKeepsFormat = TORCHFAKE_TORCH_AT_LEAST(15);
 
 // The slot in PyTorch's thread-local debug info that holds the mode. PyTorch propagates that info to autograd's worker

@@ -7,9 +7,9 @@
 
 namespace torchfake {
 
-// While one is alive, storages created on this thread are not reported to their observer until tell() reports them one
-// by one. If two are nested, the inner one collects. A storage that is never reported is not reported as freed either,
-// so it must not outlive this object.
+// While alive, storages created on this thread are not reported to their observer until tell() reports them one by one.
+// If two are nested, the inner one collects. A storage that is never reported is not reported as freed either, so it
+// must not outlive this object.
 class DeferredAllocations {
  public:
   DeferredAllocations();

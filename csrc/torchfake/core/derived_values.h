@@ -14,7 +14,7 @@
 namespace torchfake {
 
 struct DerivedValues final : c10::intrusive_ptr_target {
-  // Of one output: values, bounds, or neither.
+  // What is known of one output: its values, their bounds, or neither.
   struct Output {
     c10::intrusive_ptr<c10::StorageImpl> bytes;
     std::optional<ValueRange> range;
@@ -27,7 +27,7 @@ struct DerivedValues final : c10::intrusive_ptr_target {
   // The options of the mode that the derivation depends on.
   int64_t limit = 0;
   bool with_ranges = false;
-  // Those of the same outcome with other sources: owned, set once.
+  // The values of the same outcome for other sources; owned, set once.
   mutable std::atomic<const DerivedValues*> next{nullptr};
 
   ~DerivedValues() override {

@@ -34,13 +34,13 @@ class OpRecorder {
 
 // What happens to a real tensor among an operator's arguments.
 enum class RealTensors : uint8_t {
-  kAmongThemselves,  // real tensors alone stay real; among fakes, data is converted on the way in
+  kAmongThemselves,  // a call on real tensors only stays real; among fakes, data is converted on the way in
   kRefused,  // always an error
   kConverted,  // converted on the way in, each tensor once
 };
 
-// An option that one thread may change while others read it. It orders nothing else: a concurrent call sees the old or
-// the new value.
+// An option that one thread may change while others read it. Accesses are relaxed: a concurrent call sees either the
+// old or the new value.
 template <typename Value>
 class Option {
  public:
@@ -188,8 +188,8 @@ bool is_kept_out(const ModeState& mode);
 // Whether some mode is exclusive, so that calls must be checked for fakes of two modes.
 bool exclusive_modes_exist();
 
-// Whether a cached outcome is not sufficient for a call: some mode is exclusive, or some scope of some thread has a
-// recorder. One combined flag, because every hit reads it.
+// Whether a cache hit must still check for fakes of two modes or for a recorder: some mode is exclusive, or some scope
+// of some thread has a recorder. A single flag, because every hit reads it.
 bool calls_need_a_look();
 
 // If this thread is in a mode, calls `save` immediately, and calls what it returns when the thread's outermost mode is
@@ -200,7 +200,7 @@ void restore_when_left(const std::function<std::function<void()>()>& save);
 std::shared_ptr<OpRecorder> scope_recorder();
 bool scope_is_recorded();
 
-// Overrides, for this thread, what its modes say about real tensors; no value leaves it to them.
+// Overrides the modes' treatment of real tensors on this thread; without a value, the modes decide.
 std::optional<RealTensors> real_tensors_override();
 void set_real_tensors_override(std::optional<RealTensors> what);
 

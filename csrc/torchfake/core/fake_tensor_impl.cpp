@@ -100,7 +100,7 @@ c10::Device FakeTensorImpl::device_custom() const {
 
 namespace {
 
-// Shared by all fakes: asking for values is rare, and two threads may ask the same fake, which is then read only.
+// Shared by all fakes: two threads may read the same fake, and reading values is rare.
 std::mutex& memos_mutex() {
   static auto* mutex = new std::mutex();  // never destroyed: threads may outlive static storage
   return *mutex;
@@ -125,8 +125,8 @@ void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
 }
 
 // Note [Sizes read as numbers]
-// PyTorch's own code reads some sizes as numbers, mostly in decompositions that were never written for symbols: such a
-// size is fixed by a guard at the value that it has now, and only the size that is read:
+// PyTorch's own code reads some sizes as numbers, mostly in decompositions that were not written for symbols. Each size
+// that is read is specialised: a guard fixes it at its current value. Other sizes stay symbolic:
 //
 //     torch.gradient(x, dim=0) of (batch, seq)   guards `batch == 4`, and nothing about seq
 //

@@ -34,8 +34,8 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
     return mode_;
   }
 
-  // Memorised answers to questions about the values, valid while the values are unchanged. Inference tensors count no
-  // versions and memorise nothing.
+  // Memorised results of operators that read the values, valid while the values are unchanged. Inference tensors have
+  // no version counter and memorise nothing.
   std::optional<c10::Scalar> memo(ValueMemos::Kind kind) const;
   void set_memo(ValueMemos::Kind kind, c10::Scalar value);
 

@@ -24,8 +24,8 @@ struct ModeState;
 //   conv_transpose3d, second call    key: arguments, mkldnn, threads   found, if neither has changed
 //
 // PyTorch's own kernels, in C++ composites and in Python, may read any setting without recording it, so all are
-// recorded for them. Excepted are composites of views, which compute geometry alone, and those that the table of
-// operators names (`reads_no_settings`), which only call other operators: what these read is recorded as theirs.
+// recorded for them. Exceptions are composites of views, which only compute geometry, and those that the table of
+// operators marks with `reads_no_settings`, which only call other operators: those operators record what they read.
 class KernelEnvironment {
  public:
   // The settings that are part of a key only if the operator has read them.
@@ -70,7 +70,7 @@ class KernelEnvironment {
   static int64_t cuda_capability(const ModeState& mode);
   static int64_t cuda_capability();
 
-  // Everything that kernels of others may have read: all settings.
+  // Records all settings: a kernel that is not ours may have read any of them.
   static void note_all();
 
   // The settings that are part of every key, as one word.

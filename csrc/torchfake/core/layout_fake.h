@@ -182,7 +182,7 @@ inline bool is_sparse_layout(c10::Layout layout) {
 // indices and values, or compressed indices, plain indices and values. The members are fakes on `device`.
 at::Tensor make_layout_fake(const at::Tensor& like, at::TensorList members, c10::Device device, const ModePtr& mode);
 
-// As above, from numbers alone.
+// As above, from plain numbers instead of a sparse tensor.
 at::Tensor make_sparse_fake(
     int64_t sparse_dim,
     int64_t dense_dim,

@@ -56,7 +56,7 @@ enum class DevicePolicy : uint8_t {
 // How an operator's values depend on those of its inputs. See Note [Known values].
 enum class ValueSource : uint8_t {
   kInputs,  // derived from the inputs
-  kConstant,  // derived from the other arguments alone: zeros_like, new_full, arange
+  kConstant,  // derived only from arguments that are not tensors: zeros_like, new_full, arange
   kOverwrite,  // the first argument is overwritten with values derived from the rest: fill_, zero_, copy_
   kUninitialised,  // uninitialised memory: known once it has been written
   kDrawn,  // random: known for few elements. See Note [Draws]
@@ -69,10 +69,10 @@ enum class Lift : uint8_t { kNo, kOwned, kCopied };
 struct OperatorFacts {
   // ---- Which implementation is used
   Rule rule = nullptr;
-  const c10::KernelFunction* kernel = nullptr;  // in C++, for metadata alone: ours or PyTorch's
+  const c10::KernelFunction* kernel = nullptr;  // a C++ meta kernel: ours or PyTorch's
   DevicePolicy devices = DevicePolicy::kCommon;
   Lift lift = Lift::kNo;
-  bool reads_no_settings = false;  // its composite kernel calls other operators alone. See Note [Kernel environment]
+  bool reads_no_settings = false;  // its composite kernel only calls other operators. See Note [Kernel environment]
   bool takes_meta = false;  // accepts a meta tensor mixed with another device, which the real meta kernel handles
 
   // ---- What is refused

@@ -107,7 +107,7 @@ class DeviceCounts {
 class StorageCounts {
  public:
   static StorageCounts* take(c10::DeviceType type);
-  // Nobody reads these any more.
+  // Called when the counts are no longer read.
   static void give_back(StorageCounts* counts);
 
   // Null for a device of another type.

@@ -8,8 +8,8 @@
 
 namespace torchfake {
 
-// One number per kind of question, valid while the tensor's version and the epoch of its mode are unchanged: a write to
-// the tensor or a new trace invalidates it.
+// One number per kind of result, valid while the tensor's version and its mode's epoch are unchanged: a write to the
+// tensor or a new trace invalidates it.
 class ValueMemos {
  public:
   enum Kind : uint8_t { kNonzero, kItem, kUnique, kUniqueConsecutive, kCount };

@@ -1,4 +1,4 @@
-// The answers of PyTorch's accelerator hooks while fakes claim an accelerator, whether it is present or not.
+// PyTorch's accelerator hooks while fakes claim an accelerator, whether that is present or not.
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/MAIAHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -19,12 +19,12 @@ namespace torchfake {
 
 namespace {
 
-// PyTorch has one accelerator at a time: on this thread, the one claimed last.
+// PyTorch assumes a single accelerator: on this thread, the one claimed last.
 bool is_claimed(c10::DeviceType type) {
   return in_fake_mode() && last_claimed_accelerator() == type;
 }
 
-// Whether this device answers for itself as present: it does not if fakes claim another, which takes precedence.
+// Whether the hooks report this device as available. A claimed accelerator takes precedence over one that is present.
 bool is_present_or_claimed(c10::DeviceType type, bool is_present) {
   if (!in_fake_mode()) {
     return is_present;
@@ -35,11 +35,11 @@ bool is_present_or_claimed(c10::DeviceType type, bool is_present) {
 
 // Note [Accelerator hooks]
 // Autograd and `x.cuda(2)` ask which accelerator the process has, and fail if it has none or too few devices. The
-// answer comes from each backend's hooks, whose instances are created and cached when torch is loaded, so the objects
-// themselves must be replaced in place. They have no data members, so only their type changes: one pointer, which other
-// threads may be reading. It changes only while fakes exist, because `x.is_pinned()` of a real tensor asks five of them.
-// On a thread without a mode they behave like the originals; CUDA's original is kept for that, because a PyTorch with
-// CUDA overrides more methods. No allocator exists in the mode: requesting one gives PyTorch's own error.
+// answer comes from each backend's hooks. Their instances are created and cached when torch is loaded, so the objects
+// must be replaced in place. They have no data members, so only their type changes: one pointer, which other threads
+// may be reading. It changes only while fakes exist, because `x.is_pinned()` of a real tensor asks five of them. On a
+// thread without a mode they behave like the originals; CUDA's original is kept for that, because a PyTorch with CUDA
+// overrides more methods. No allocator exists in the mode: requesting one gives PyTorch's own error.
 template <typename Hooks, c10::DeviceType kType>
 class ClaimedHooks : public Hooks {
  public:
@@ -73,7 +73,7 @@ class ClaimedCudaHooks final : public ClaimedHooks<ForwardingCudaHooks, c10::kCU
   std::string showConfig() const override {
     return is_claimed(c10::kCUDA) && !ForwardingCudaHooks::hasCUDA() ? "" : ForwardingCudaHooks::showConfig();
   }
-  // The choice of kernels is left to the rules, which follow what was recorded on GPUs.
+  // Which kernels are used is decided by the rules, which follow recordings of GPUs.
   bool compiledWithCuDNN() const override {
     return !is_claimed(c10::kCUDA) && ForwardingCudaHooks::compiledWithCuDNN();
   }
@@ -124,7 +124,7 @@ class Replacement {
   }
 
  private:
-  // All that there is of an object without data: the pointer to its virtual functions.
+  // An object without data members consists of the pointer to its virtual functions.
   static std::atomic_ref<void*> type_of(const void* hooks) {
     return std::atomic_ref<void*>(*static_cast<void**>(const_cast<void*>(hooks)));
   }

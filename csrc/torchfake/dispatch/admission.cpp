@@ -59,7 +59,7 @@ bool has_nested(const Call& call) {
   return std::any_of(call.tensors().begin(), call.tensors().end(), is_nested);
 }
 
-// Called before the sizes of such a tensor are read, which PyTorch answers with an internal error.
+// Called before the sizes of such a tensor are read, which is an internal error in PyTorch.
 void refuse_nested(const Call& call, const ModePtr& mode) {
   for (const TensorArg& tensor : call.tensors()) {
     if (!is_nested(tensor)) {
@@ -90,7 +90,7 @@ bool is_data(const TensorArg& tensor, const at::Tensor& real) {
       real.has_storage() && typeid(*tensor.impl) == typeid(c10::TensorImpl);
 }
 
-// Real data may be combined with fakes. A Python scalar stays the real tensor it arrives as, because Python kernels
+// Real data may be combined with fakes. A Python scalar arrives as a real tensor and stays one, because Python kernels
 // read it. Data is converted on the way in, with known values if it is small. Any other real tensor is a user error,
 // reported before anything is changed.
 void admit_data(Call& call, const ModePtr& mode) {
@@ -128,7 +128,7 @@ void convert_all(Call& call, const ModePtr& mode) {
   }
 }
 
-// Whether the call has tensor arguments, and all of them are Python numbers.
+// Whether the call has tensor arguments and all of them are Python numbers.
 bool has_numbers_alone(const Call& call) {
   if (call.tensors().empty() || call.traits.mutates) {
     return false;
@@ -160,7 +160,7 @@ bool stays_real(const Call& call, const ModePtr& mode) {
   if (call.traits.is_factory_like) {
     return false;
   }
-  // real.to("cuda") without that device can only be meant for a fake.
+  // real.to("cuda") on a machine without that device can only be meant to create a fake.
   const bool moves = call.traits.converts && call.device_arg() && !call.device_arg()->is_cpu() &&
       !call.device_arg()->is_meta() && mode->options.fake_cuda;
   return !moves;
@@ -199,8 +199,8 @@ void refuse_other_modes(const Call& call) {
   }
 }
 
-// Whether elements of its lists are on several devices: they are then handled one by one, as for real tensors. A scalar
-// beside the lists may be on any device.
+// Whether the elements of its lists are on several devices, in which case they are processed one by one, as for real
+// tensors. Scalars next to the lists may be on any device.
 bool lists_several_devices(const Call& call) {
   const FakeTensorImpl* first = nullptr;
   for (const TensorArg& tensor : call.tensors()) {
@@ -225,7 +225,8 @@ Route route_without_fakes(const Call& call, const ModePtr& mode) {
   if (!stays_real(call, mode)) {
     return Route::kFake;
   }
-  // Its parts may be what makes a fake: real.to("cuda") arrives whole where autograd's keys are out of the way.
+  // One of the operators that it decomposes into may create a fake: without autograd's keys, real.to("cuda") arrives
+  // here undecomposed.
   const bool has_parts = call.traits.is_composite && call.has_non_fake() && !is_kept_out(*mode) &&
       must_decompose(call.op) && !has_nested(call);  // nested tensors have kernels of their own
   return has_parts ? Route::kDecomposed : Route::kReal;

@@ -39,7 +39,7 @@ bool is_free_index(const Call& call, const TensorArg& tensor) {
        (policy == DevicePolicy::kIndicesFromCpu && tensor.fake->claimed_device().is_cpu()));
 }
 
-// The outputs claim the device of the first of the two tensors.
+// The outputs claim the device of `first`.
 bool joins_as_meta(const Call& call, const TensorArg& first, const TensorArg& second) {
   return call.traits.takes_meta && first.fake->claimed_device().is_meta() != second.fake->claimed_device().is_meta();
 }

@@ -60,12 +60,12 @@ bool is_symbolic(const Geometry& geometry) {
       geometry.offset.is_heap_allocated();
 }
 
-// A view of `base`, in all but its geometry like this fake.
+// A view of `base` with the metadata of the fake `like`, except for its geometry.
 at::Tensor view_of(const at::Tensor& base, const at::Tensor& like, const Geometry& geometry) {
   const FakeTensorImpl& fake = *as_fake(like);
   auto view = c10::make_intrusive<FakeTensorImpl>(
       c10::Storage(base.storage()), fake.key_set(), like.dtype(), fake.claimed_device(), fake.mode());
-  // Becomes a plain geometry if all of them are numbers.
+  // If all of them are numbers, the geometry becomes plain.
   view->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
   return at::Tensor(std::move(view));
 }
@@ -215,13 +215,13 @@ class KernelsOnSymbols {
       note_failure(error.kind() == kUnbackedSymbolKind);
     } catch (const c10::Error&) {
       note_failure(false);
-    } catch (const std::exception& error) {  // Python's
+    } catch (const std::exception& error) {  // including Python's errors
       note_failure(!is_kernel_failure(error));
     }
     return std::nullopt;
   }
 
-  // Throws the first error that says more than that a symbol cannot be specialised.
+  // Throws the first error that is not merely about a symbol that cannot be specialised.
   void raise_failure() const {
     if (failure_) {
       std::rethrow_exception(failure_);
@@ -248,7 +248,7 @@ bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule own_rule, A
   if (!has_examples && mode->options.propagate_real_tensors) {
     return false;  // real values have the sizes of the hints
   }
-  // How many views an example gives says nothing.
+  // The number of views that an example produces is not the number for all sizes.
   const bool has_own_rule = own_rule != nullptr &&
       !(has_examples && call.traits.is_view && call.op.schema().returns()[0].type()->kind() == c10::TypeKind::ListType);
   if (has_examples && !has_own_rule) {

@@ -40,7 +40,7 @@ bool has_constant_source(const Call& call) {
   return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
 }
 
-// Whether what a hit derives from values may be stored. See Note [Constants].
+// Whether the values that a hit derives may be stored with the entry. See Note [Constants].
 bool may_be_stored(const Call& call, const CacheEntry& entry, const ModeState& mode) {
   const auto is_fresh = [](const OutputRecipe& output) { return output.kind == OutputRecipe::Kind::kFresh; };
   const auto is_tensor = [](int32_t size) { return size == -1; };
@@ -49,7 +49,7 @@ bool may_be_stored(const Call& call, const CacheEntry& entry, const ModeState& m
       std::all_of(entry.returns.begin(), entry.returns.end(), is_tensor);
 }
 
-// Handles a hit that derives the same from values as the call whose result is stored.
+// Handles a hit whose sources equal those of stored values: replays the outcome together with these values.
 bool answered_as_before(Call& call, const CacheEntry& entry, const Sources& sources, const ModePtr& mode) {
   const DerivedValues* derived = entry.values.load(std::memory_order_acquire);
   while (derived != nullptr && !(fits_mode(*derived, mode->options) && sources.are_those_of(*derived))) {
@@ -66,7 +66,7 @@ bool answered_as_before(Call& call, const CacheEntry& entry, const Sources& sour
   return true;
 }
 
-// Stores what a hit has derived from its key, or from `sources` if not null.
+// Stores the values that a hit has derived from its key, or from `sources` if not null.
 void store(const Call& call, const CacheEntry& entry, const Sources* sources, bool computes, const ModeState& mode) {
   if (sources == nullptr && !follows_from_key(call)) {
     return;
@@ -90,12 +90,12 @@ void answer(Call& call, const ModePtr& mode) {
       return layout_call(call, mode);  // a real tensor that was sparse
     }
   }
-  const ModeState& state = *mode;  // outlives the arguments, one of which may hold `mode`: outputs hold it too
+  const ModeState& state = *mode;  // `mode` may be part of an argument and die with it; outputs keep the state alive
   ValueTracker values(call, state);
   CacheKey key;
   const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
   c10::Device device(c10::kCPU);
-  CacheEntryPtr hit;  // kept if it may be given values
+  CacheEntryPtr hit;  // set if values may be stored with it
   std::optional<Sources> sources;
   if (C10_LIKELY(bypass == Bypass::kNone)) {
     const CacheEntry* entry = shape_cache::find(key);
@@ -236,8 +236,8 @@ std::vector<torch::Library>& libraries() {
   return *libraries;
 }
 
-// Sends views of zero tensors to the Fake key. PyTorch's own kernels on the ZeroTensor key are those of the backends, which
-// return plain tensors that are not fake.
+// Lets views of zero tensors through to the Fake key. PyTorch's kernels on the ZeroTensor key are those of the
+// backends, which return plain tensors that are not fake.
 void install_views_of_zero_tensors() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning& /*warning*/) override {}

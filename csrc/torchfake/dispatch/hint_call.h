@@ -7,7 +7,7 @@
 namespace torchfake {
 
 bool is_symbolic_number(const c10::IValue& value);
-// Whether this is a list with at least one such element.
+// Whether this is a list with at least one symbolic element.
 bool is_symbolic_list(const c10::IValue& value);
 
 // The value of a size at the hints, or at an example for a symbol without one (number_for); nullopt for a symbol of
@@ -22,7 +22,7 @@ class HintCall {
   enum class StandIns : uint8_t {
     kAliases,  // share the storage and the version counter of their originals
     kOwnStorages,
-    kOfWrittenToo,  // as kOwnStorages, and also replace every tensor that the call writes to
+    kOfWrittenToo,  // like kOwnStorages, and also replace every tensor that the call writes to
   };
   HintCall(const Call& call, StandIns kind);
 

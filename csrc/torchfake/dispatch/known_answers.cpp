@@ -12,7 +12,7 @@ namespace torchfake {
 
 namespace {
 
-// Stores the size of the result, or the value itself.
+// Memorises the result: its value, or its size if it is a tensor.
 void remember_answer(FakeTensorImpl& asked, const OpTraits& traits, const c10::IValue& answer) {
   if (traits.memo) {
     asked.set_memo(*traits.memo, answer.isTensor() ? c10::Scalar(answer.toTensor().size(0)) : answer.toScalar());

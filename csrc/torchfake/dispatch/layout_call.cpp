@@ -69,7 +69,7 @@ std::optional<c10::Layout> layout_argument(const Call& call) {
   return std::nullopt;
 }
 
-// Whether the flag of a backward operator asks for a sparse gradient. Forward operators only pass it on.
+// Whether the flag of a backward operator requests a sparse gradient. Forward operators only pass it on.
 bool asks_for_sparse_gradient(const Call& call) {
   const std::vector<c10::Argument>& arguments = call.op.schema().arguments();
   for (size_t i = 0; i < call.num_args(); ++i) {

@@ -150,8 +150,8 @@ void call_on_meta_key(Call& call) {
   }
 }
 
-// Whether a composite failed only because fakes have no values. Any other error is the real operator's, which the
-// Python kernel might not raise.
+// Whether a composite failed only because fakes have no values. Any other error is one that the real operator raises
+// too, and that the Python kernel might not raise.
 bool is_of_fakes_alone(const c10::Error& error) {
   if (dynamic_cast<const FakeTensorError*>(&error) != nullptr) {
     return true;

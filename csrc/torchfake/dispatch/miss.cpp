@@ -67,12 +67,12 @@ bool rule_answers(Call& call, const ModePtr& mode) {
   return call.traits.rule != nullptr && call.traits.rule(call, mode) == RuleResult::kAnswered;
 }
 
-// Whether the outcome depends on values that a kernel on metadata cannot do without.
+// Whether the outcome depends on values that no kernel on metadata can compute it without.
 bool asks_for_values(const OpTraits& traits) {
   return (traits.data_dependent || traits.dynamic_shape) && !traits.takes_masks;
 }
 
-// Returns whether the call has been handled. Throws if values are unknown and there is no kernel that does without.
+// Returns whether the call has been handled. Throws if values are unknown and every kernel needs them.
 bool answered_by_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
   const bool cpu_decides = device.is_cpu() || !call.traits.differs_from_cpu;
   if (values.inputs_known() && cpu_decides) {
@@ -243,7 +243,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
 c10::Device run_without_key(Call& call, const ValueTracker& values, const ModePtr& mode, Bypass reason) {
   shape_cache::count_bypass(reason);
   CallContext context;
-  // What an enclosing call learns from this one is not part of its key either.
+  // Whatever an enclosing call derives from this one is not part of its key either.
   context.is_unkeyed = reason == Bypass::kDataDependent || reason == Bypass::kNotBuiltin || call.traits.needs_values;
   const std::vector<SideAllocation> allocations = side_allocations(call);
   const OrderedOutputs ordered(allocations, mode);

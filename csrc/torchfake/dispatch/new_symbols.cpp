@@ -59,8 +59,8 @@ c10::Scalar NewSymbolsCall::remembered_value(ValueType type) {
 
 namespace {
 
-// Answers what follows from the call without values and needs no symbol: bounds of a single value, for example. A
-// stand-in does not follow.
+// Handles a call whose result is known without its values, so that no symbol is needed: from the bounds of a single
+// value, for example. A stand-in does not count as known.
 bool follows_without_values(Call& call, const ModePtr& mode) {
   const bool may_follow = call.traits.data_dependent || call.traits.memo;
   if (!may_follow || call.traits.rule == nullptr || mode->options.stand_ins != nullptr) {

@@ -23,8 +23,8 @@ c10::SymInt PlaceholderCall::size_of(const c10::SymInt& value) const {
   return node == nullptr ? value : to_sym_int(placeholders_->env(), placeholders_->abstract(node->expr()));
 }
 
-// The key of a call leaves out where a tensor lies in its storage if the operator does not depend on it; such a number
-// may have symbols without a placeholder, and is replaced by its hint.
+// If the operator does not depend on where a tensor lies in its storage, the key of the call does not contain the
+// offset. Its symbols may then have no placeholder, and the hint is used instead.
 c10::SymInt PlaceholderCall::place_of(const c10::SymInt& value) const {
   SymExprNode* node = value.is_heap_allocated() ? as_expr_node(value.toSymNodeImplUnowned()) : nullptr;
   if (node == nullptr || placeholders_ == nullptr || placeholders_->cover(node->expr())) {

@@ -9,7 +9,7 @@ namespace torchfake {
 // The call with a placeholder for every symbol: stand-ins for fakes, and expressions of placeholders for numbers.
 class PlaceholderCall {
  public:
-  // Stand-ins belong to `mode`. Without placeholders, the symbols stay what they are.
+  // Stand-ins belong to `mode`. If `placeholders` is null, symbols are kept.
   PlaceholderCall(const Call& call, const Placeholders* placeholders, ModePtr mode);
 
   torch::jit::Stack stack;

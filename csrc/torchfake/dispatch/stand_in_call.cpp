@@ -1,4 +1,4 @@
-// Layout calls, last resort: runs the real CPU kernel on small real tensors in place of the fakes.
+// The fallback of layout calls: runs the real CPU kernel on small real tensors in place of the fakes.
 #include <ATen/ops/as_strided.h>
 #include <ATen/quantized/QTensorImpl.h>
 

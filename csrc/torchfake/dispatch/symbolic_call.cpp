@@ -91,7 +91,8 @@ void set_numbers(SymbolicCall& call) {
   }
 }
 
-// Tries the rules of a call. Each sees only its own decisions: what another one asked before it gave up need not hold.
+// Tries the rules of a call one by one. Each starts without decisions: those of a rule that did not apply are
+// discarded.
 class RuleTrials {
  public:
   RuleTrials(SymbolicCall& call, Placeholders& placeholders)
@@ -106,7 +107,7 @@ class RuleTrials {
     return false;
   }
 
-  // As applies(), but not for a rule that reads a size as a number: another one may not have to.
+  // Like applies(), but rejects a rule that reads a size as a number, since another rule may not have to.
   bool applies_to_any_number(const std::function<bool()>& rule) {
     if (!applies(rule)) {
       return false;
@@ -146,7 +147,7 @@ class RuleTrials {
   std::optional<Found> found_;
 };
 
-// Determines the sizes with the first rule that applies, preferably to any number.
+// Determines the sizes with the first rule that applies, preferring rules that read no size as a number.
 void run_rules(SymbolicCall& call, Placeholders& placeholders, const ModePtr& mode) {
   const SymbolicRules rules = symbolic_rules_of(call.call.traits);
   const IgnoredSymbols ignored;  // for example those that the kernel on the Meta key creates internally

@@ -40,7 +40,8 @@ class SymbolicCall {
 
   Call& call;
   const std::vector<at::Tensor> outputs;
-  // By output: the argument that it is, where the call leaves its sizes alone. Empty if that is not known.
+  // For each output, the argument that it is, if the call leaves the argument's sizes unchanged. Empty if this is
+  // unknown.
   std::vector<const c10::TensorImpl*> same_as;
 
   // The index of the argument with this name, or -1.
@@ -95,7 +96,7 @@ struct SymbolicRules {
     kView,  // views of the first argument that differ from it only in geometry, without stand-ins
   };
   Use use = Use::kHintsOnly;
-  // Whether kernels that take symbols are asked first: they check more.
+  // Whether kernels that take symbols are tried before the rule: they check more.
   bool after_kernels = false;
 };
 

@@ -32,7 +32,7 @@ std::optional<torch::jit::Stack> results_of_meta_kernel(const Call& call, const 
 
 std::optional<torch::jit::Stack> results_of_composite(const Call& call, const ModePtr& mode) {
   if (!call.traits.is_builtin || call.traits.mutates) {
-    return std::nullopt;  // one that fails must leave the arguments as they were
+    return std::nullopt;  // a kernel that fails must leave the arguments unchanged
   }
   std::optional<c10::DispatchKey> key = find_composite_key(call.op);
   if (!key && call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {

@@ -119,7 +119,7 @@ bool SymbolicOutcome::agrees(const SymbolicKey& key) const {
   for (const Placeholders::Decision& decision : decisions) {
     questions.push_back(replace_symbols(env.pool(), decision.expr, placeholders, key.symbols()));
     if (decision.asking == Asking::kStatically) {
-      // Records nothing, but a call around this one depends on it as well.
+      // Records nothing here, but an enclosing call depends on the answer as well.
       if (env.decide(questions.back(), decision.asking) != decision.answer) {
         return false;
       }

@@ -79,7 +79,7 @@ void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
   set_geometry(index, sizes, strides, 0);
   const auto is_small = [](int64_t number) { return number <= 1; };
   if (output.numel() == 0 && !fits(index) && std::all_of(output.strides().begin(), output.strides().end(), is_small)) {
-    // For pointwise operators, the strides outside of an empty dimension are zero.
+    // For pointwise operators, strides of dimensions outside an empty one are zero.
     set_geometry(index, sizes, c10::fromIntArrayRefSlow(output.strides()), 0);
   }
 }

@@ -226,13 +226,14 @@ bool UnboxedCall::has_read_source() const {
   return has_source_ && !traits_.takes_shape_only;
 }
 
-// Whether the fallback would derive bounds for the results of this call, none of whose arguments has any.
+// Whether the fallback would derive bounds for the results, although no argument of the call has bounds.
 bool UnboxedCall::bounds_follow(const CacheEntry& entry) const {
   return C10_UNLIKELY(traits_.range != nullptr) && entry.largest_output <= kRangedElements &&
       has_ranges((*mode_)->options) && makes_range(*traits_.range, tensors_.empty() ? nullptr : tensors_.front().impl);
 }
 
-// Whether the fallback would compute values for this call, none of whose arguments is known. See ValueTracker.
+// Whether the fallback would compute values for the results, although no argument of the call is known. See
+// ValueTracker.
 bool UnboxedCall::values_follow(const CacheEntry& entry) const {
   const FakeModeOptions& options = (*mode_)->options;
   switch (traits_.values) {

@@ -29,7 +29,8 @@ struct OutputRecipe;  // incomplete on purpose: the tables that include this hea
 //   the call in a way that the entry does not hold (Note [Constants]), an argument is real or has symbolic sizes, fakes
 //   of two modes meet of which one is exclusive, the entry is an error, the thread has not seen the key
 //
-// It never decides anything differently from the fallback, and changes nothing before it has decided.
+// It never gives a different result from the fallback, and changes nothing before it is certain that it handles the
+// call.
 //
 // The kernels are generated from the operator definitions of the PyTorch being built against
 // (cmake/generate_unboxed_table.py): one instance per signature, one object per operator. Operators of other libraries,

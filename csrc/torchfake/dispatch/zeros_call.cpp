@@ -1,4 +1,4 @@
-// Kernel, last resort: runs the real CPU kernel on zeros.
+// Kernel, as a fallback: runs the real CPU kernel on zeros.
 #include <torchfake/dispatch/zeros_call.h>
 
 #include <ATen/EmptyTensor.h>
@@ -27,7 +27,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
-// The engine would miss what such a kernel does to the values of fakes.
+// The engine would not notice what such a kernel does to the values of fakes.
 [[noreturn]] void refuse_undeclared(const Call& call, const std::string& what) {
   raise(
       ErrorKind::kUnsupportedMutationAliasing,
@@ -47,7 +47,7 @@ size_t bytes_of(const Call& call) {
   return bytes;
 }
 
-// Operators of PyTorch's own that reach this point are known to return the same for zeros.
+// PyTorch's own operators that reach this point are known to return the same metadata for zeros as for other values.
 void refuse_values(const Call& call) {
   for (const c10::Argument& result : call.op.schema().returns()) {
     const c10::TypeKind kind = result.real_type()->kind();
@@ -57,7 +57,8 @@ void refuse_values(const Call& call) {
   }
 }
 
-// Whether this operator is user-defined: not PyTorch's, nor of a library whose operators PyTorch runs on zeros too.
+// Whether this operator is user-defined: neither PyTorch's nor from a library whose operators PyTorch also runs on
+// zeros.
 bool is_of_program(const OpTraits& traits) {
   constexpr std::array<std::string_view, 7> kLibraries = {
       "debugprims", "quantized", "torchaudio", "torchtext", "torchvision", "vision", "xla"};

@@ -1,4 +1,4 @@
-// Kernel, last resort: runs the real CPU kernel on zeros, for an operator without a meta kernel.
+// Kernel, as a fallback: runs the real CPU kernel on zeros, for an operator without a meta kernel.
 #pragma once
 
 #include <torchfake/core/call.h>

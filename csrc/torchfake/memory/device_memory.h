@@ -18,7 +18,7 @@ class DeviceMemory {
   virtual std::optional<uint64_t> allocate(size_t nbytes) = 0;
   virtual void free(uint64_t address, size_t nbytes) = 0;
 
-  // Address space alone, and memory mapped into it, for expandable segments.
+  // Address space without memory, and memory mapped into it, for expandable segments.
   virtual uint64_t reserve_addresses(size_t nbytes) = 0;
   virtual void free_addresses(uint64_t address, size_t nbytes) = 0;
   virtual bool map(uint64_t address, size_t nbytes) = 0;
@@ -31,7 +31,7 @@ class DeviceMemory {
 // A card with `total` bytes, of which the context and the libraries hold `taken`. Addresses are assigned as CUDA's
 // driver does: in regions of a multiple of 32 MiB; the rest of a region is used for requests that fit. Each region lies
 // above the previous one. A driver places them where the process has room, which differs between programs: most
-// recordings of whole programs agree with upwards, those of allocations alone with downwards.
+// recordings of whole programs agree with upwards, those of bare allocations with downwards.
 class CardMemory final : public DeviceMemory {
  public:
   explicit CardMemory(size_t total, size_t taken = 0);

@@ -28,7 +28,7 @@ enum class Owner : uint8_t {
   kInputs,  // created outside of modules, backward passes and optimizers
   kTemporaries,
   kWorkspaces,
-  kCommunication,  // sent or received by collectives, and nothing of the above that lasts
+  kCommunication,  // sent or received by collectives, unless one of the above
 };
 inline constexpr size_t kOwners = 9;
 std::string_view to_string(Owner owner);

@@ -1,4 +1,4 @@
-// Names of the parts of a program.
+// Numbers for the paths of modules.
 #include <torchfake/memory/scopes.h>
 
 #include <ATen/SequenceNumber.h>
@@ -54,7 +54,7 @@ void ScopesOfNodes::note(uint32_t scope) {
   if (ranges.empty() || (ranges.back().second != scope && ranges.back().first < first)) {
     ranges.emplace_back(first, scope);
   } else if (ranges.back().first == first) {
-    ranges.back().second = scope;  // the call before made no node
+    ranges.back().second = scope;  // the previous call created no node
   }
 }
 

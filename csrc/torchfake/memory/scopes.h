@@ -1,4 +1,4 @@
-// Names of the parts of a program that work is done for: paths of modules. One numbering for all that record.
+// Numbers for the paths of modules, by which memory and work are attributed. One numbering for all recorders.
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
@@ -10,24 +10,25 @@
 
 namespace torchfake::memory {
 
-// The number of a path, the same each time; 0 is "", no part. Thread-safe.
+// The number of a path, the same on every call; 0 for "", outside of any module. Thread-safe.
 uint32_t scope_number(const std::string& path);
 
-// All paths that have a number, by it.
+// The paths, indexed by their numbers.
 std::vector<std::string> scope_names();
 uint32_t scope_count();
 
-// Which scope made a node of autograd's graph, so that its backward is the same scope's. Nodes have sequence numbers, which
-// count up on each thread: a scope has made those from its first number to the next scope's. Not thread-safe.
+// Maps the nodes of autograd's graph to the scopes that created them, so that their backward is attributed to the same
+// scope. Each thread numbers its nodes consecutively, so a scope is stored with the first number it created. Not
+// thread-safe.
 class ScopesOfNodes {
  public:
-  // The call at hand is one of `scope`, whose node has just been made where there is one.
+  // Attributes the current call, and the node that it has just created, if any, to `scope`.
   void note(uint32_t scope);
-  // The scope that made the node which runs on this thread; 0 where none runs, or nobody said.
+  // The scope that created the node running on this thread; 0 if no node is running or its scope is unknown.
   uint32_t of_current_node() const;
 
  private:
-  // By thread: the first number of a scope, ascending.
+  // For each thread: scopes and the first numbers of their nodes, in ascending order.
   ska::flat_hash_map<uint64_t, std::vector<std::pair<uint64_t, uint32_t>>> ranges_;
 };
 

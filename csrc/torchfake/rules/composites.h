@@ -1,5 +1,5 @@
-// Rules for operators that PyTorch decomposes above the Fake key, where the decomposition looks at values, for a library
-// or at sizes as numbers. One file per family.
+// Rules for operators that PyTorch decomposes above the Fake key, if the decomposition reads values, checks which
+// libraries are available, or uses sizes as numbers. One file per family.
 #pragma once
 
 #include <torch/library.h>
@@ -32,8 +32,8 @@ CompositeList symbolic_composites();
 
 void decompose(const Call& call);
 
-// Rule for decompositions that access data through a pointer, or print it in an error. Without data, PyTorch's own
-// message is about kernels called during tracing.
+// The rule for decompositions that access data through a pointer or print it in an error message. PyTorch's own message
+// for missing data is about kernels called during tracing.
 bool of_data_in_memory(const Call& call);
 
 // Throws the error for an argument with unknown values that the decomposition reads.
@@ -50,15 +50,15 @@ at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode);
 
 void call_boxed(CompositeRule rule, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// When a rule is asked, given the keys of the arguments: where a fake may be among them (`keys` covers them all, unless
-// Fake is excluded from dispatch), and where one may claim another device than the CPU.
+// Conditions on the keys of the arguments under which a rule is tried: a fake may be among them (`keys` covers all of
+// them, unless Fake is excluded from dispatch), or a fake that may claim a device other than the CPU.
 inline bool of_fakes(c10::DispatchKeySet keys) {
   return keys.has(c10::DispatchKey::Fake) || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Fake);
 }
 inline bool of_fakes_on_devices(c10::DispatchKeySet keys) {
   return of_fakes(keys) && keys.highestBackendKey() > c10::BackendComponent::CPUBit;
 }
-// Where a symbol may be among them.
+// The arguments may contain a symbol.
 inline bool of_symbols(c10::DispatchKeySet keys) {
   return ShapeEnv::exist() && of_fakes(keys);
 }

@@ -1,4 +1,5 @@
-// Rules for decompositions that check values, or select by them, where the result does not depend on that.
+// Rules for decompositions that check values or select by them although the metadata of the result does not depend on
+// them.
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
@@ -122,7 +123,7 @@ bool is_interpolation(std::string_view name) {
   return name == "linear" || name == "midpoint" || name == "lower" || name == "higher" || name == "nearest";
 }
 
-// Of arguments that are refused PyTorch's decomposition says so.
+// Invalid arguments are left to PyTorch's decomposition, which raises the error.
 bool quantile_of_symbols(const Call& call, const at::Tensor& self) {
   const bool is_number = !call.arg(1).isTensor();
   const at::Tensor q = is_number ? at::scalar_tensor(call.arg(1).toScalar(), self.options()) : call.arg(1).toTensor();

@@ -60,7 +60,7 @@ bool quantized_lstm_cell(const Call& call) {
 }
 
 // Throws if the sum of these arguments does not split into `count` chunks along its second dimension. The decomposition
-// takes so many, and reads past the end of a shorter list.
+// takes that many, and reads past the end of a shorter list.
 void check_chunks(const Call& call, std::initializer_list<size_t> summed, int64_t count) {
   std::vector<int64_t> size;
   for (const size_t arg : summed) {
@@ -91,13 +91,13 @@ bool gru_cell_backward(const Call& call) {
 
 // _thnn_differentiable_lstm_cell_backward(grad_hy, grad_cy, input_gates, hidden_gates, input_bias, hidden_bias, cx, cy).
 bool lstm_cell_backward(const Call& call) {
-  if (!call.arg(0).isNone() || !call.arg(1).isNone()) {  // else it returns nothing
+  if (!call.arg(0).isNone() || !call.arg(1).isNone()) {  // otherwise it returns nothing
     check_chunks(call, {2, 3, 4, 5}, 4);
   }
   return false;
 }
 
-// The operators of SobolEngine go through its state by numbers that they are given, without a look at its size.
+// The operators of SobolEngine index its state by their arguments without checking its size.
 template <size_t kState, size_t kDimension>
 bool sobol(const Call& call) {
   constexpr int64_t kBits = 30;

@@ -18,7 +18,7 @@ namespace {
 namespace ops = at::_ops;
 using Sizes = SymbolicCall::Sizes;
 
-// A rule of this file applies to calls with symbols only.
+// The rules of this file only apply to calls with symbols.
 template <CompositeRule kRule>
 bool over_symbols(const Call& call) {
   return has_symbols(call) && kRule(call);
@@ -42,7 +42,8 @@ c10::SymInt scaled(const c10::SymInt& size, double scale) {
   return c10::SymInt(node->sym_float()->mul(node->wrap_float(scale))->floor());
 }
 
-// The output sizes and the factors of (input, output_size, ..., scale_factors); nothing if they are not one per dimension.
+// The output sizes and scale factors of (input, output_size, ..., scale_factors); nothing if there is not one per
+// dimension.
 struct Resampled {
   Sizes sizes;
   std::vector<std::optional<double>> scales;
@@ -127,7 +128,8 @@ bool kron(const Call& call) {
   return true;
 }
 
-// The order of multiplications with the fewest scalar ones: split[i][j] is where the product of i to j divides.
+// The order of multiplications with the fewest scalar operations: split[i][j] is where the product of factors i to j is
+// split.
 std::vector<std::vector<size_t>> cheapest_order(const std::vector<at::Tensor>& factors) {
   const size_t count = factors.size();
   Sizes lengths;
@@ -178,7 +180,7 @@ bool linalg_multi_dot(const Call& call) {
     if (factors[i].dim() != 2 || factors[i].scalar_type() != factors[0].scalar_type() ||
         factors[i].device() != factors[0].device() ||
         (i > 0 && !factors[i - 1].sym_size(1).sym_eq(factors[i].sym_size(0)).expect_true(__FILE__, __LINE__))) {
-      return false;  // the decomposition reports it
+      return false;  // the decomposition raises the error
     }
   }
   at::Tensor product = multiplied(factors, cheapest_order(factors), 0, factors.size() - 1);
@@ -266,7 +268,7 @@ bool pad_sequence(const Call& call) {
   return true;
 }
 
-// (input, p, train): of a size that only data knows. The decomposition asks whether there are elements.
+// (input, p, train), for data-dependent sizes. The decomposition checks whether there are elements.
 bool dropout(const Call& call) {
   const at::Tensor input = call.arg(0).toTensor();
   const double p = call.arg(1).toDouble();

@@ -156,14 +156,14 @@ struct ChosenArguments<Results(Args...), kFunction, kPlaces...> {
   }
 };
 
-// The kernel of an operator, by a function of its arguments at these places.
+// The kernel of an operator that calls a function with the arguments at the given positions.
 template <typename Op, auto kFunction, size_t... kPlaces>
 NativeKernel chosen() {
   using Signature = typename c10::fn_remove_symint<typename Op::schema>::type;
   return native_kernel<Signature, &ChosenArguments<Signature, kFunction, kPlaces...>::call>(name_of<Op>().c_str());
 }
 
-// Without a bias, of a defined one, and of an optional one.
+// Without a bias, with a bias, and with an optional bias.
 constexpr auto kAttend = [](const auto&... args) { return attend(args..., at::Tensor()); };
 constexpr auto kAttendBiased = [](const at::Tensor& query,
                                   const at::Tensor& key,

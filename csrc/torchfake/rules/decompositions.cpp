@@ -1,4 +1,4 @@
-// Answers to decompositions that read unknown values.
+// Values for decompositions that read unknown ones.
 #include <torchfake/rules/decompositions.h>
 
 namespace torchfake {

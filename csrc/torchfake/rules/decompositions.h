@@ -1,4 +1,5 @@
-// Answers that a decomposition on this thread gets when it reads unknown values on which its outcome does not depend.
+// The values that a decomposition on this thread reads in place of unknown ones, if its outcome does not depend on
+// them.
 #pragma once
 
 #include <torchfake/core/scoped.h>
@@ -13,7 +14,7 @@ class ValidInput : Scoped<std::optional<int>> {
  public:
   explicit ValidInput(int hold);
 
-  // The answer to the next check, or nothing if no ValidInput is alive.
+  // The result of the next check, or nothing if no ValidInput is alive.
   static std::optional<bool> next_check();
 };
 

@@ -1,4 +1,4 @@
-// Rules that raise what real kernels raise under torch.use_deterministic_algorithms(True). They compute no results.
+// Rules that raise the errors of real kernels under torch.use_deterministic_algorithms(True). They compute no results.
 #include <ATen/core/Reduction.h>
 #include <torchfake/core/kernel_environment.h>
 #include <torchfake/rules/operator_table.h>
@@ -8,12 +8,12 @@ namespace torchfake {
 
 namespace {
 
-// A kernel that has no deterministic implementation, under the name that it gives itself.
+// A kernel without a deterministic implementation, and its name in PyTorch's error message.
 struct Kernel {
   const char* operators;  // named as in the table of operators
   const char* name;
   bool on_cpu_too = false;
-  bool (*runs)(const Call& call) = nullptr;  // whether these arguments select it, unless all do
+  bool (*runs)(const Call& call) = nullptr;  // whether the arguments select this kernel; null if all arguments do
 };
 
 bool is_reduced(const Call& call) {

@@ -30,7 +30,7 @@ namespace {
       "of indices, or build the mask from constants.");
 }
 
-// Whether the running gradient is that of a value written where a mask is true, which only sums up the selection.
+// Whether the running node is the gradient of a masked write, which only sums up the selected elements.
 bool sums_selection_up() {
   const auto node = torch::autograd::get_current_node();
   return dynamic_cast<const torch::autograd::generated::MaskedFillBackward1*>(node.get()) != nullptr;

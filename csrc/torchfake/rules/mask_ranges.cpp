@@ -1,4 +1,4 @@
-// Bounds of masks: of booleans, and of what is assumed of checks for invalid values. See Note [Assumed masks].
+// Bounds of booleans, including masks of invalid values that are assumed to be empty. See Note [Assumed masks].
 #include <torchfake/rules/value_ranges.h>
 
 namespace torchfake {
@@ -12,14 +12,14 @@ Answer assumed_mask(bool value) {
   return {{value ? 1.0 : 0.0, value ? 1.0 : 0.0, /*may_be_nan=*/true}};
 }
 
-// isnan, isinf: whether an invalid value is found, which is assumed not to be. See Note [Assumed masks].
+// isnan, isinf: assumed to find no invalid value. See Note [Assumed masks].
 Answer finds_nothing(const Question& q) {
   const FakeTensorImpl* fake = as_fake(q.arg(0).toTensor());
   const bool is_assumed = fake != nullptr && fake->mode()->options.assumes_valid;
   return is_assumed ? assumed_mask(false) : Answer{};
 }
 
-// Of assumed masks alone.
+// Only for assumed masks.
 Answer opposite(const Question& q) {
   const std::optional<bool> mask = q.assumed(0);
   return mask ? assumed_mask(!*mask) : Answer{};
@@ -32,7 +32,7 @@ Answer combined(const Question& q) {
   return first && second ? assumed_mask(kAnd ? *first && *second : *first || *second) : Answer{};
 }
 
-// any, all: of at least one boolean.
+// any, all
 Answer any_or_all(const Question& q) {
   if (const std::optional<bool> mask = q.assumed(0)) {
     return {{*mask ? 1.0 : 0.0, *mask ? 1.0 : 0.0, false}};

@@ -50,7 +50,7 @@ struct Network {
   }
 };
 
-// PyTorch's conditions, for float32; arguments that are wrong are left to its own checks.
+// PyTorch's conditions, for float32. Invalid arguments are left to PyTorch's own checks.
 bool onednn_takes(const Network& network) {
   const auto is_plain = [](const at::Tensor& tensor) { return tensor.is_cpu() && tensor.scalar_type() == c10::kFloat; };
   return KernelEnvironment::enabled(KernelEnvironment::kMkldnn) && is_plain(network.input) &&

@@ -5,8 +5,9 @@
 
 namespace torchfake {
 
-// lstm of a padded batch with symbolic sizes, in the dtype float32. PyTorch runs symbolic sizes step by step, and so fixes
-// the number of steps; the sizes and strides are the same. Otherwise returns false and leaves the call to PyTorch.
+// lstm of a padded float32 batch with symbolic sizes. PyTorch would run symbolic sizes step by step, which fixes the
+// number of steps; sizes and strides of the result are the same. For any other call, returns false and leaves it to
+// PyTorch.
 bool onednn_lstm(const Call& call);
 
 }  // namespace torchfake

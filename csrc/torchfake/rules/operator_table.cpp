@@ -20,8 +20,8 @@ struct Row {
   void (*set)(Facts& facts);
 };
 
-// Operators whose number arguments only scale. addmv and addbmm are excluded: for empty inputs they check whether a
-// factor is zero.
+// Operators whose number arguments are only factors. addmv and addbmm are excluded: for empty inputs they check whether
+// a factor is zero.
 #define TORCHFAKE_FACTOR_OPERATORS(PREFIX)                                                                      \
   PREFIX "add " PREFIX "add_ " PREFIX "sub " PREFIX "sub_ " PREFIX "rsub " PREFIX "mul " PREFIX "mul_ " PREFIX  \
          "div " PREFIX "div_ " PREFIX "addcmul " PREFIX "addcmul_ " PREFIX "addcdiv " PREFIX "addcdiv_ " PREFIX \
@@ -35,7 +35,7 @@ constexpr Row kRows[] = {
      [](Facts& facts) { facts.devices = DevicePolicy::kFirst; }},
     {"index _unsafe_index", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromCpu; }},
     {"index_put index_put_ _index_put_impl_", [](Facts& facts) { facts.devices = DevicePolicy::kIndicesFromAnywhere; }},
-    // Out-of-place arithmetic such as add.Tensor is not listed: it checks devices in real runs, too.
+    // Out-of-place arithmetic such as add.Tensor is not listed: it checks devices in real runs as well.
     {"add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor logical_and_ mm embedding _embedding_bag "
      "_embedding_bag_forward_only index convolution gather index_select scatter.src",
      [](Facts& facts) { facts.takes_meta = true; }},

@@ -228,7 +228,7 @@ RuleResult nonzero(Call& call, const ModePtr& mode) {
   return answer_with(call, std::move(none));
 }
 
-// _nested_tensor_from_mask_left_aligned(t, mask): whether the mask selects a prefix of each row. Of `t` only the sizes
+// _nested_tensor_from_mask_left_aligned(t, mask): whether the mask selects a prefix of each row. Only the sizes of `t`
 // are read.
 RuleResult left_aligned(Call& call, const ModePtr& mode) {
   const at::Tensor t = call.arg(0).toTensor();

@@ -11,7 +11,7 @@ namespace torchfake {
 
 namespace {
 
-// The whole part of size * factor. Exact in integers if the factor is a fraction with a small power of two below.
+// floor(size * factor). Computed in integers if the factor is a fraction whose denominator is a small power of two.
 c10::SymInt scaled(const c10::SymInt& size, double factor) {
   constexpr int64_t kLargest = 1 << 16;
   for (int64_t below = 1; below <= kLargest; below *= 2) {

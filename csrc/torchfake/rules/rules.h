@@ -35,7 +35,7 @@ RuleList determinism_rules();
 void check_embedding_rows(const Call& call, int64_t limit);  // the rows selected from an embedding
 void check_classes(const Call& call, int64_t limit);  // the target classes of a loss
 void check_determinism(const Call& call);  // kernels that refuse torch.use_deterministic_algorithms(True)
-void check_bincount(const Call& call, int64_t limit);  // the same, for a call that its known values answer
+void check_bincount(const Call& call, int64_t limit);  // the same for bincount, whose result known values determine
 void check_autocast_concatenation(const Call& call, c10::Device device);
 
 }  // namespace torchfake

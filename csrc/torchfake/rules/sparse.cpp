@@ -231,7 +231,7 @@ bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// _sparse_mm_reduce_impl and its backward only have CPU kernels. The latter does not check the indices it is given.
+// _sparse_mm_reduce_impl and its backward only have CPU kernels. The backward does not check its indices.
 bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       device.is_cpu(), "Could not run '", call.op_name(), "' with arguments from the 'SparseCsrCUDA' backend.");
@@ -332,7 +332,7 @@ bool bag_backward(Call& call, c10::Device /*device*/, const ModePtr& mode) {
   const at::Tensor indices = tensor(call, 1);
   at::Tensor bags = tensor(call, 3);
   if (bags.numel() == 0 && indices.numel() != 0) {
-    bags = at::empty_like(indices);  // the forward pass of a CPU leaves them out where it can
+    bags = at::empty_like(indices);  // the CPU's forward pass omits them if it can
   }
   const auto weights = call.arg(10).toOptional<at::Tensor>();
   answer(

@@ -13,7 +13,7 @@ bool nothing(SymbolicCall& /*call*/) {
   return true;
 }
 
-// The outputs have the sizes of the stand-ins': they follow from arguments that are numbers.
+// The outputs have the sizes computed for the stand-ins: they follow from arguments that are numbers.
 bool numbers(SymbolicCall& call) {
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     call.set_output(i, c10::fromIntArrayRefSlow(call.outputs[i].sizes()));
@@ -23,8 +23,8 @@ bool numbers(SymbolicCall& call) {
 
 // ---- Patches --------------------------------------------------------------------------------------------------------
 
-// How many patches fit, and how many elements one has, with the arguments (kernel_size, dilation, padding, stride) from
-// `first` on.
+// The number of patches and the number of elements in each, from the arguments (kernel_size, dilation, padding, stride)
+// at `first` and after.
 struct Patches {
   c10::SymInt count = 1;
   int64_t elements = 1;
@@ -87,7 +87,7 @@ bool columns_to_image(SymbolicCall& call) {
   return true;
 }
 
-// (theta, size, ...): a place in the image for every element of the output.
+// (theta, size, ...): coordinates in the image for every element of the output.
 bool affine_grid(SymbolicCall& call) {
   const Sizes size = call.integers(1);
   if (size.size() < 3 || !guard(call.tensor(0).sym_size(0).sym_eq(size[0]))) {
@@ -121,8 +121,8 @@ bool geqrf(SymbolicCall& call) {
   return true;
 }
 
-// (self, b, ...): solutions, residuals, ranks and singular values. The last three are empty where the algorithm or the
-// shape does not give them.
+// (self, b, ...): solutions, residuals, ranks and singular values. The last three are empty if the algorithm or the
+// shape does not produce them.
 bool least_squares(SymbolicCall& call) {
   const Sizes matrices = sizes_of(call.tensor(0));
   const Sizes sides = sizes_of(call.tensor(1));
@@ -199,7 +199,8 @@ bool recurrent_layer(SymbolicCall& call) {
   return true;
 }
 
-// (input, four weights, hx, cx, ...): the gradients of these; those of biases have the sizes of the stand-ins'.
+// (input, four weights, hx, cx, ...): the gradients of these. Those of the biases have the sizes computed for the
+// stand-ins.
 bool recurrent_layer_backward(SymbolicCall& call) {
   for (const size_t each : {0, 1, 2, 5, 6}) {
     call.set_output(each, sizes_of(call.tensor(each)));

@@ -62,7 +62,7 @@ bool scatter_into(SymbolicCall& call, const View& view) {
     }
   }
   call.set_geometry(0, self.sym_sizes(), self.sym_strides(), self.sym_storage_offset());
-  if (!call.fits(0)) {  // of an expanded tensor it is dense
+  if (!call.fits(0)) {  // the copy of an expanded tensor is dense
     call.guard_stride_order();
     call.set_output(0, self.sym_sizes());
   }
@@ -142,7 +142,7 @@ bool trilinear(SymbolicCall& call) {
   return true;
 }
 
-// The argument `output_size` gives the last dimensions, or, of a gradient, `input_size` all of them.
+// The argument `output_size` contains the last dimensions; for a gradient, `input_size` contains all of them.
 bool resample(SymbolicCall& call) {
   if (const int input_size = call.arg_named("input_size"); input_size >= 0) {
     call.guard_stride_order();
@@ -231,7 +231,7 @@ bool line(SymbolicCall& call) {
   return true;
 }
 
-// (end), (start, end) or (start, end, step): of integers alone.
+// (end), (start, end) or (start, end, step), for integers only.
 bool arange(SymbolicCall& call) {
   std::array<c10::SymInt, 3> numbers{0, 0, 1};
   const std::array<const char*, 3> names{"start", "end", "step"};

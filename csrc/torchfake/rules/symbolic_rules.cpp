@@ -18,7 +18,7 @@ bool broadcast(Sizes& sizes, c10::SymIntArrayRef other) {
   for (size_t i = 0; i < other.size(); ++i) {
     c10::SymInt& size = sizes[shift + i];
     if (size.sym_eq(other[i]).statically_known_true(__FILE__, __LINE__)) {
-      continue;  // whether it is one does not matter
+      continue;  // the same result whether or not the size is one
     }
     if (is_one(size)) {
       size = other[i];
@@ -55,7 +55,7 @@ bool pointwise(SymbolicCall& call) {
   return true;
 }
 
-// Outputs of the sizes of this argument.
+// All outputs have the sizes of this argument.
 template <size_t kArg>
 bool like(SymbolicCall& call) {
   call.guard_stride_order();
@@ -479,7 +479,7 @@ SymbolicRules find_rule(const OpTraits& traits) {
   } else if (rules.rule == nullptr && traits.is_aten && is_pointwise(traits)) {
     rules = {&pointwise, Use::kFresh};
   } else if (rules.rule == nullptr && is_gradient_of_self(traits)) {
-    // What other sizes have to be is checked by the kernel, if it takes symbols.
+    // The sizes of the other arguments are checked by the kernel, if it takes symbols.
     rules = {&like_self, Use::kFresh, /*after_kernels=*/true};
   }
   known.emplace(&traits, rules);

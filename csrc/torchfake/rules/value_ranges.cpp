@@ -1,4 +1,4 @@
-// Bounds of operator results. See Note [Value ranges].
+// Bounds of operators' results. See Note [Value ranges].
 #include <torchfake/rules/value_ranges.h>
 
 #include <ATen/native/TypeProperties.h>
@@ -31,7 +31,7 @@ Answer unchanged(const Question& q) {
   return {q.range(0)};
 }
 
-// In [0, 1], for numbers normalised together: an infinity among them may give a NaN.
+// In [0, 1]. May be NaN if there is an infinity among the numbers normalised together.
 Answer softmax(const Question& q) {
   const ValueRange in = q.range(0);
   return {{0, 1, in.may_be_nan || !is_finite(in)}};
@@ -267,10 +267,10 @@ constexpr ValueRange kFalse{0, 0, false};
 
 struct Operands {
   ValueRange first, second;
-  bool is_same = false;  // the same tensor, of numbers that equal themselves
+  bool is_same = false;  // both are the same tensor, which holds no NaN
 };
 
-// The operands as they are compared: both are converted to a common dtype first.
+// The operands of a comparison, converted to their common dtype.
 Operands operands_of(const Question& q) {
   const at::Tensor self = q.arg(0).toTensor();
   const bool with_tensor = q.arg(1).isTensor();

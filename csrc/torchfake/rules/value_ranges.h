@@ -5,7 +5,7 @@
 
 namespace torchfake {
 
-// not self, as a bool: depends on whether none of the values can be zero, or all must be.
+// The bounds of `not self` as a bool: known if no value can be zero or all values must be.
 RangeAnswer range_of_not(const RangeQuestion& q);
 
 // The rows of operators on masks.

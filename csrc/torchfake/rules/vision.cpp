@@ -40,7 +40,7 @@ std::tuple<at::Tensor, at::Tensor> grid_sampler_backward(
   return {output_mask[0] ? contiguous_like(input) : at::Tensor(), contiguous_like(grid)};
 }
 
-// The fallbacks that the CPU has for images whose offsets take more than 32 bits read floats alone.
+// The CPU's fallback kernels, for images whose offsets exceed 32 bits, only read float32.
 void check_for_fallback(const at::Tensor& input, const at::Tensor& grid, const at::Tensor& grad_output = {}) {
   at::native::check_grid_sampler_common(input, grid);
   at::native::check_grid_sampler_2d(input, grid);

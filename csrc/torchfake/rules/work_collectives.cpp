@@ -1,4 +1,5 @@
-// The work of collectives: the bytes that a rank gives or gets over its link, whichever are more; and the table's load.
+// The work of collectives: the bytes that a rank sends or receives over its link, whichever is more. Also registers all
+// rows.
 #include <torchfake/rules/work_rows.h>
 #include <torchfake/values/collective_counts.h>
 
@@ -26,7 +27,7 @@ int64_t list_bytes(const c10::IValue& value) {
   return sum;
 }
 
-// The larger of what goes in and what comes out: the whole of what the ranks share.
+// The size of the data that the ranks exchange: that of the inputs or of the outputs, whichever is larger.
 int64_t shared_bytes(const FinishedCall& call) {
   int64_t most = 0;
   for (const auto values : {call.arguments, call.outputs}) {
@@ -37,10 +38,10 @@ int64_t shared_bytes(const FinishedCall& call) {
   return most;
 }
 
-// What the best algorithms over a ring or a switch have to send, of n ranks that share `nbytes`:
+// The traffic of the best algorithms over a ring or a switch, for n ranks that exchange `nbytes`:
 //   all_reduce          2 (n - 1) / n: each part is reduced, then sent to all
-//   gather, scatter     (n - 1) / n: all parts but the rank's own
-//   broadcast, reduce   all of it
+//   gather, scatter     (n - 1) / n: all parts except the rank's own
+//   broadcast, reduce   1
 void collective(const FinishedCall& call, Work& work) {
   const RankGroup group = group_of(call.schema, call.arguments);
   const int64_t ranks = std::max<int64_t>(group.size, 1);
@@ -48,7 +49,7 @@ void collective(const FinishedCall& call, Work& work) {
   const std::string name = written_name(call.traits);
   work.group_size = static_cast<int32_t>(ranks);
   if (name == "wait_tensor" || name == "barrier") {
-    work.launches = 0;  // waits for the work of another call
+    work.launches = 0;  // only waits for another call
     work.nbytes = 0;
     return;
   }

@@ -1,4 +1,4 @@
-// The work of operators that memory decides: which parts of their arguments they touch, and in how many kernels.
+// The work of memory-bound operators: which parts of their arguments they access, and in how many kernels.
 #include <torchfake/rules/work_rows.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ int64_t bytes_at(const FinishedCall& call, const char* name) {
   return tensor == nullptr ? 0 : bytes_of(*tensor);
 }
 
-// Of the source, as much is read as comes out.
+// Reads as many elements of the source as there are in the output.
 template <const char* kSource>
 void gather(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* output = call.output();
@@ -26,7 +26,7 @@ void gather(const FinishedCall& call, Work& work) {
   work.nbytes -= source - taken;
 }
 
-// Of what is written, as much is touched as there is to write: read and written.
+// Reads and writes as many elements of the destination as there are values to write.
 template <const char* kValues>
 void scatter(const FinishedCall& call, Work& work) {
   const int64_t self = bytes_at(call, "self");
@@ -37,8 +37,9 @@ void scatter(const FinishedCall& call, Work& work) {
   }
 }
 
-// Lists of tensors go to the card in parts: a kernel takes so many tensors, by how many lists there are, and so many
-// blocks, one for each 65,536 elements of a tensor. The figures are those of PyTorch's kernels for cards since Volta.
+// Lists of tensors are processed in several kernels. One kernel takes a limited number of tensors, which depends on the
+// number of lists, and a limited number of blocks, one per 65,536 elements of a tensor. The limits are those of
+// PyTorch's kernels for Volta and later.
 void lists(const FinishedCall& call, Work& work) {
   constexpr int64_t kMostTensors[] = {770, 448, 336, 252, 210};
   constexpr int64_t kMostBlocks = 2240;
@@ -52,7 +53,7 @@ void lists(const FinishedCall& call, Work& work) {
     }
     const std::vector<at::Tensor> list = argument.toTensorVector();
     if (list.empty() || list.front().dim() == 0) {
-      continue;  // numbers of steps
+      continue;  // step counts
     }
     ++depth;
     if (tensors == 0) {

@@ -27,7 +27,7 @@ void set_flops(Work& work, int64_t flops) {
 
 // ---- Matrices
 
-// Rows of the first factor, all but its last dimension, times the elements of the second without its batch.
+// The rows of the first factor (all dimensions but the last) times the elements of the second without its batch.
 template <size_t kFirst>
 void matrices(const FinishedCall& call, Work& work) {
   if (!call.arguments[kFirst].isTensor() || !call.arguments[kFirst + 1].isTensor()) {
@@ -40,7 +40,7 @@ void matrices(const FinishedCall& call, Work& work) {
   set_flops(work, product({2, a.numel(), columns}));
 }
 
-// Groups of rows, each with a matrix of its own: every row meets one of them. Groups of columns take part in as many.
+// Groups of rows, each multiplied by its own matrix, or groups of columns: every row is multiplied by one matrix.
 void grouped(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* a = call.find_tensor("self");
   const c10::TensorImpl* b = call.find_tensor("mat2");
@@ -64,7 +64,7 @@ int64_t positions(const c10::TensorImpl& tensor) {
   return count;
 }
 
-// Every weight meets every position: of the output, or of the input of a transposed convolution.
+// Every weight is used once per position of the output, or of the input for a transposed convolution.
 void convolution(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* input = call.find_tensor(call.find("input") != nullptr ? "input" : "self");
   const c10::TensorImpl* weight = call.find_tensor("weight");
@@ -75,7 +75,7 @@ void convolution(const FinishedCall& call, Work& work) {
   const c10::IValue* transposed = call.find("transposed");
   const bool is_transposed = (transposed != nullptr && transposed->toBool()) ||
       call.traits.base_name().find("transpose") != std::string_view::npos;
-  const bool is_single = output->dim() < weight->dim();  // without a batch
+  const bool is_single = output->dim() < weight->dim();  // an unbatched input
   const int64_t count = is_single ? 0 : positions(is_transposed ? *input : *output);
   set_flops(work, product({2, count, weight->numel()}));
 }
@@ -99,8 +99,8 @@ void convolution_backward(const FinishedCall& call, Work& work) {
 // ---- Attention
 
 struct Heads {
-  int64_t pairs = 0;  // of a query and a key, over batch and heads
-  int64_t depth = 0;  // of queries and keys
+  int64_t pairs = 0;  // the number of (query, key) pairs, over batch and heads
+  int64_t depth = 0;  // the head size of queries and keys
   int64_t value_depth = 0;
 };
 
@@ -110,7 +110,7 @@ Heads heads_of(const FinishedCall& call, int64_t head, int64_t length) {
   const c10::TensorImpl* key = call.find_tensor("key");
   const c10::TensorImpl* value = call.find_tensor("value");
   if (query == nullptr || key == nullptr || value == nullptr || query->dim() != 4 || key->dim() != 4) {
-    return {};  // packed sequences, whose lengths are values
+    return {};  // packed sequences: their lengths are data
   }
   return {
       product({query->size(0), query->size(head), query->size(length), key->size(length)}),
@@ -118,7 +118,7 @@ Heads heads_of(const FinishedCall& call, int64_t head, int64_t length) {
       value->size(3)};
 }
 
-// Two products forward; five backward, where the scores are computed again.
+// Two products in the forward pass; five in the backward pass, which recomputes the scores.
 void attention(const FinishedCall& call, Work& work, const Heads& heads, bool is_backward) {
   const int64_t by_depth = is_backward ? 3 : 1;
   const int64_t by_value_depth = is_backward ? 2 : 1;
@@ -144,7 +144,7 @@ void attention_of_positions(const FinishedCall& call, Work& work) {
 
 // ---- Recurrent networks
 
-// Every weight meets every step of every sequence; the biases among the weights are not worth telling apart.
+// Every weight is used once per step and sequence. The biases, which are few, are counted as weights.
 template <int kPasses>
 void recurrent(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* input = call.find_tensor("input");

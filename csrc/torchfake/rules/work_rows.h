@@ -1,4 +1,4 @@
-// The work of operators, by family: what the sizes of their tensors alone do not say.
+// The work of operators by family, as far as it does not follow from the sizes of their tensors.
 #pragma once
 
 #include <torchfake/work/work.h>
@@ -6,7 +6,7 @@
 namespace torchfake::work_rows {
 
 struct Row {
-  const char* name;  // without overload
+  const char* name;  // without the overload
   work::OperatorWork work;
 };
 

@@ -418,7 +418,7 @@ void ShapeEnv::learn_equality(ExprPtr polynomial) {
     if ((coefficient != 1 && coefficient != -1) || monomial->op == Op::kProduct) {
       continue;
     }
-    // It must not occur in the rest, not even inside other atoms.
+    // The atom must not occur in the rest, not even inside other atoms.
     const ExprPtr rest = pool_.sub(polynomial, pool_.scale(monomial, coefficient));
     bool occurs = false;
     pool_.substitute(rest, [&](ExprPtr part) -> ExprPtr {

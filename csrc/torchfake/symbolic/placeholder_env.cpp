@@ -185,7 +185,7 @@ void Placeholders::add_decisions(const std::vector<Decision>& decisions) {
 const Placeholders::Decision* Placeholders::find(ExprPtr expr, Asking asking) const {
   for (const Decision& decision : decisions_) {
     const bool same = decision.expr == expr && decision.asking == asking;
-    // The hint has already decided it, in whichever way it was asked.
+    // Already decided by the hint, whichever way the question was asked.
     const bool settled = decision.expr == expr && decision.asking != Asking::kStatically;
     if (same || settled) {
       return &decision;
@@ -200,7 +200,7 @@ bool Placeholders::decide(ExprPtr expr, Asking asking) {
   }
   const ExprPtr outer = concrete(expr);
   const std::optional<bool> answer = outer_->peek(outer, asking);
-  // Every symbol of such a call has a hint, so only errors are left for the environment to raise.
+  // Every symbol of such a call has a hint, so without an answer the environment can only raise an error.
   decisions_.push_back({asking, expr, answer ? *answer : outer_->decide(outer, asking)});
   return decisions_.back().answer;
 }
@@ -211,7 +211,7 @@ std::optional<bool> Placeholders::peek(ExprPtr expr, Asking asking) const {
 }
 
 void Placeholders::record_decisions() const {
-  // What is only asked statically records nothing, but a call around this one depends on it as well.
+  // A static question records no guard, but an enclosing call depends on the answer as well.
   for (const Decision& decision : decisions_) {
     outer_->decide(concrete(decision.expr), decision.asking);
   }

@@ -49,17 +49,18 @@ class Placeholders {
   ExprPtr concrete(ExprPtr expr) const;
   std::optional<Value> hint(ExprPtr expr) const;
 
-  // The decisions that were asked for, in order. They are made by the hints, and guards only once they are recorded: a
-  // rule that does not apply leaves none behind.
+  // The decisions that were requested, in order. They are made by the hints, and become guards only when they are
+  // recorded, so that a rule that does not apply leaves none behind.
   const std::vector<Decision>& decisions() const {
     return decisions_;
   }
-  // Whether one of them, after the first `count`, gives a size a single value: a rule that has read it as a number.
+  // Whether one of them, after the first `count`, fixes a size at a single value, because the rule has read it as a
+  // number.
   bool fix_numbers_after(size_t count) const;
   // Removes and returns all but the first `count`.
   std::vector<Decision> take_decisions_after(size_t count);
   void add_decisions(const std::vector<Decision>& decisions);
-  // Has the environment of the call make them, which records guards there.
+  // Requests the decisions from the environment of the call, which records guards there.
   void record_decisions() const;
 
  private:

@@ -1,4 +1,4 @@
-// What PyTorch asks a symbolic number about the layout of a tensor, answered from its sizes and strides.
+// PyTorch's queries about the layout of a symbolic tensor, evaluated from its sizes and strides.
 #include <torchfake/symbolic/errors.h>
 #include <torchfake/symbolic/sym_node.h>
 

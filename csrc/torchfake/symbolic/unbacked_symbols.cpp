@@ -100,7 +100,7 @@ std::optional<Value> ShapeEnv::example(ExprPtr expr) {
     const std::optional<Value> value = torchfake::evaluate(assertion.expr, value_of);
     return value && value->integer == 0;
   };
-  // What is asserted about symbols together, such as u0 + 2 <= s0, may take smaller examples.
+  // Assertions about several symbols, such as u0 + 2 <= s0, may require smaller examples.
   for (size_t i = 0; i < assertions_.size(); ++i) {
     const auto holds_so_far = [&] {
       const auto end = assertions_.begin() + static_cast<ptrdiff_t>(i) + 1;

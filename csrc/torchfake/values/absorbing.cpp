@@ -1,4 +1,4 @@
-// Constant propagation: results determined by one operand alone.
+// Constant propagation: results determined by a single operand.
 #include <torchfake/values/absorbing.h>
 
 #include <torchfake/core/plain_cpu.h>

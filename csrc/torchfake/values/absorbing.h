@@ -1,4 +1,4 @@
-// Constant propagation: results determined by one operand alone.
+// Constant propagation: results determined by a single operand.
 #pragma once
 
 #include <torchfake/core/call.h>

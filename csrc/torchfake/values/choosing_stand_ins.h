@@ -5,14 +5,15 @@
 
 namespace torchfake {
 
-// Who can tell what the program does with the number it reads chooses a better one than 1.0 or False:
+// An implementation that can see what the program does with the number it reads may choose a better one than 1.0 or
+// False:
 //
 //   assert (x >= 0).all()   True: the condition does nothing but check
 //   x[:n]                   the largest n: everything is selected
 class ChoosingStandIns : public StandIns {
  public:
-  // The number to use for an unknown one that lies in [low, high], and would otherwise be `usual`: 0 or 1 for a boolean.
-  // A result outside of the bounds is clamped.
+  // Returns the number to use for an unknown one that lies in [low, high]; for a boolean, 0 or 1. `usual` is the
+  // default. A result outside of the bounds is clamped.
   virtual double choose(double usual, double low, double high, bool is_bool) = 0;
 };
 

@@ -34,7 +34,7 @@ const c10::IValue* find_arg(const c10::FunctionSchema& schema, c10::ArrayRef<c10
   return index ? &arguments[*index] : nullptr;
 }
 
-// The bytes of the largest argument; a list of tensors counts as one.
+// The size in bytes of the largest argument, where a list of tensors counts as one.
 int64_t largest_argument(const Call& call) {
   int64_t most = 0;
   int64_t sum = 0;
@@ -124,11 +124,11 @@ void CollectiveCounter::add(const Call& call) {
 
 void count_collective(const Call& call, const ModeState& mode) {
   const CallContext* around = CallContext::current();
-  // The functional collectives wait for their results, and wrap them for autograd, by operators of the same library.
+  // Functional collectives also use operators of this library to wait for their results and to wrap them for autograd.
   const std::string_view name = call.traits.base_name();
   const bool sends = name != "wait_tensor" && name != "_wrap_tensor_autograd";
   if (!sends || (around != nullptr && around->kernel_depth > 0)) {
-    return;  // part of another
+    return;  // part of another collective
   }
   const std::lock_guard lock(counters_mutex());
   for (CollectiveCounter* counter : counters()) {

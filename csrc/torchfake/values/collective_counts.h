@@ -15,13 +15,14 @@ struct RankGroup {
   int64_t size = 0;  // 0 where the operator names no group
 };
 
-// The group that an operator is called on: c10d's get the object, the functional ones its name.
+// The group that a collective is called on: c10d's operators take the object, the functional ones its name.
 RankGroup group_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
-// all_reduce of "c10d::allreduce_" and of "_c10d_functional::all_reduce": as torch.distributed calls them.
+// The name of a collective in torch.distributed: "all_reduce" for "c10d::allreduce_" and
+// "_c10d_functional::all_reduce".
 std::string written_name(const OpTraits& traits);
 
-// Counts the collectives of a mode while it lives. Thread-safe.
+// While alive, counts the collectives of a mode. Thread-safe.
 class CollectiveCounter {
  public:
   struct Count {

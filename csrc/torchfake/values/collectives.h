@@ -1,4 +1,4 @@
-// Constant propagation through collectives: which values become unknown because other ranks contribute to them.
+// Constant propagation through collectives: which values are unknown because other ranks contribute to them.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -10,7 +10,7 @@ namespace torchfake {
 // from them is unknown too, regardless of the previous values on this rank:
 //
 //   x = torch.ones(2); dist.all_reduce(x)   # the sum over all ranks: unknown
-//   dist.broadcast(x, src=0)                # what rank 0 has: unknown, but on rank 0 itself
+//   dist.broadcast(x, src=0)                # the values of rank 0: unknown on any other rank
 //
 // The process group underneath does not move data, so neither its kernel nor the schema says what is written. Values
 // stay known in two cases where no other rank contributes: a group of size one, and a broadcast from this rank.
@@ -18,7 +18,7 @@ namespace torchfake {
 // The fakes among the arguments of a c10d operator, nested lists included, whose values come from other ranks.
 std::vector<c10::intrusive_ptr<c10::TensorImpl>> received_values(const Call& call);
 
-// Tells the observer of the storage of every fake in `value`, nested lists included, that a collective has it.
+// Notifies the observers of the storages of the fakes in `value`, nested lists included, that a collective uses them.
 void note_collective(const c10::IValue& value);
 
 }  // namespace torchfake

@@ -10,7 +10,7 @@ namespace torchfake {
 // else is written to its storage.
 void mark_as_constant(const FakeTensorImpl& fake);
 bool is_constant(const FakeTensorImpl& fake);
-void write_constants(c10::StorageImpl* storage);  // ends it for all tensors over the storage
+void write_constants(c10::StorageImpl* storage);  // no tensor over the storage is a constant any more
 
 // A copy of the known values of a fake. Fakes that share a storage get copies that share one, and the same copy as long
 // as the values do not change.

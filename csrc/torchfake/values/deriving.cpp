@@ -55,7 +55,7 @@ class Comparer {
   const char* end_;
 };
 
-// Passes what is known of a tensor to `sink`. False if it cannot be a source, or the sink says so.
+// Passes what is known of a tensor to `sink`. Returns false if it cannot be a source or if the sink returns false.
 template <typename Sink>
 bool add_tensor(Sink& sink, const TensorArg& tensor) {
   const auto add_words = [&](auto... word) {

@@ -25,9 +25,9 @@ namespace torchfake {
 // Sources are compared rather than tensors: a program may write to known values through a pointer (numpy) without the
 // engine noticing.
 
-// What a call reads of values, and its key does not contain: what is known of each tensor, which of them are the same,
-// and numbers. Refuses what is costly to compare, by returning false:
-// repeated and partly known values, and more than a few kilobytes.
+// Everything that a call derives values from and that its key does not contain: what is known of each tensor, which of
+// them are the same, and numbers. Returns false for what is costly to compare: repeated and partly known values, and
+// more than a few kilobytes.
 class Sources {
  public:
   bool read(const Call& call);
@@ -42,21 +42,22 @@ class Sources {
   c10::SmallVector<char, 256> bytes_;
 };
 
-// The same without collecting them first. `factors`: the bits of the numbers whose values are not part of the key.
+// Whether these are the sources of `derived`, without collecting them first. `factors`: the bits of the numbers whose
+// values are not part of the key.
 bool has_sources(const DerivedValues& derived, c10::ArrayRef<TensorArg> tensors, c10::ArrayRef<uint64_t> factors);
 
 // Whether a mode with these options derives the same from the same sources.
 bool fits_mode(const DerivedValues& derived, const FakeModeOptions& options);
 
-// Whether the values of the single output of a call depend on its key alone.
+// Whether the values of the single output of a call depend only on its key.
 bool follows_from_key(const Call& call);
 
-// Whether the values of an operator's outputs depend on its key and sources alone. Not for products, whose rounding
+// Whether the values of an operator's outputs depend only on its key and sources. False for products, whose rounding
 // depends on settings outside their key.
 bool follows_from_sources(const OpTraits& traits);
 
 // Called once the values of a call's outputs, all of them fresh, are known as far as they can be. Null if they are not
-// worth storing. `must_be_known`: whether values have been computed for them.
+// worth storing. `must_be_known`: values have been computed for the outputs, so bounds are not sufficient.
 c10::intrusive_ptr<DerivedValues> derived_values(const Call& call, const ModeState& mode, bool must_be_known);
 
 // Gives a fresh output its values.

@@ -80,7 +80,7 @@ at::Tensor one_repetition(at::Tensor tensor) {
 }  // namespace
 
 std::optional<at::Tensor> repeated_tensor(const FakeTensorImpl& fake, int64_t limit) {
-  const bool constants_alone = limit == 1;  // as in FakeTensorMode
+  const bool constants_alone = limit == 1;  // as in a FakeTensorMode
   if (!fake.has_storage() || fake.has_symbolic_sizes_strides() || fake.numel() == 0 || constants_alone) {
     return std::nullopt;
   }

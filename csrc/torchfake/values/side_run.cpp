@@ -1,4 +1,4 @@
-// Constant propagation: runs the real operator on known values beside a call, and gives its results to the fakes.
+// Constant propagation: runs the real operator on known values alongside a call, and gives its results to the fakes.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
@@ -24,7 +24,7 @@ std::vector<at::Tensor> flat_tensors(c10::ArrayRef<c10::IValue> values) {
   return tensors;
 }
 
-// Elements that share memory can neither be told apart nor written one by one.
+// If elements share memory, it is not possible to track which of them have been written.
 bool overlaps_itself(const FakeTensorImpl& fake) {
   return at::has_internal_overlap(const_cast<FakeTensorImpl*>(&fake)) == at::MemOverlap::Yes;
 }

@@ -5,7 +5,7 @@
 
 namespace torchfake {
 
-// Values of up to so many bytes are stored and copied; computing them again is about as fast as copying more.
+// Values of up to this many bytes are stored and copied; recomputing larger ones is about as fast as copying them.
 inline constexpr size_t kSmallBytes = 16384;
 
 // A CPU storage of `nbytes` uninitialised bytes. Memory for a few kilobytes is recycled: see Note [Recycled memory].

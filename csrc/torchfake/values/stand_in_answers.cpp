@@ -31,11 +31,11 @@ c10::Scalar number_in_place(c10::ScalarType dtype) {
 
 namespace {
 
-// The largest integer that the end of a slice is read as: slices end at the size at the latest.
+// The stand-in for the end of a slice. Python clamps it to the size.
 constexpr double kLargest = 4611686018427387904.0;
 
-// The stand-in of a boolean. Read again, it is the same, whatever the program does with it then; not for tensors that
-// inference mode created, which do not count their changes.
+// The stand-in for a boolean. Reading the same tensor again gives the same result, whatever the program does with it;
+// except for inference tensors, which have no version counter to detect changes with.
 bool truth_in_place(const FakeTensorImpl& asked, ChoosingStandIns* choosing) {
   if (const std::optional<c10::Scalar> before = asked.memo(ValueMemos::kItem); before && before->isBoolean()) {
     return before->toBool();
@@ -45,7 +45,7 @@ bool truth_in_place(const FakeTensorImpl& asked, ChoosingStandIns* choosing) {
   return truth;
 }
 
-// The number used within the known bounds: of an index of which 0 is the only valid one, 0.
+// The stand-in for a number, within its known bounds: 0 for an index whose only valid value is 0.
 c10::Scalar number_in_range(const FakeTensorImpl& asked, StandIns& stand_ins) {
   auto* choosing = dynamic_cast<ChoosingStandIns*>(&stand_ins);
   const c10::ScalarType dtype = asked.dtype().toScalarType();

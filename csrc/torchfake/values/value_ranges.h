@@ -10,7 +10,7 @@ namespace torchfake {
 // Unknown values often have known bounds: a softmax lies in [0, 1], an argmax is below the size, the sum of a mask lies
 // in [0, count]. Programs compare with exactly these bounds to check their results:
 //
-//   assert probs.max() <= 1                  # a softmax, unless it holds a NaN: True is not known, and > 1 is False
+//   assert probs.max() <= 1                  # of a softmax: unknown, since there may be a NaN, but `> 1` is False
 //   if mask.sum() > mask.numel(): raise      # False
 //   index.clamp(0, 9) < 10                   # True
 //
@@ -23,16 +23,16 @@ namespace torchfake {
 // No bounds are kept in a FakeTensorMode, which behaves like PyTorch's.
 
 // Note [Assumed masks]
-// `fake_mode()` assumes that values which are only validated are valid, and models validate their own values:
+// `fake_mode()` assumes that checks for invalid values pass. Models check their own values:
 //
 //   if torch.isinf(x).any() or torch.isnan(x).any(): x = torch.clamp(...)    # False
-//   x[~torch.isnan(x)]                                                       # of unknown shape all the same
+//   x[~torch.isnan(x)]                                                       # the shape is still unknown
 //
-// So the results of isnan, isinf and isfinite are assumed to be all False, or all True, and that is used only by what
-// reduces them to a single answer: any, all, sum, or a read of the only element. A boolean is no NaN, so bounds that
-// allow one mark such a mask. They may belong to a tensor of any size.
+// The elements of isnan and isinf are therefore assumed to be False, those of isfinite True. The assumption is used
+// only where they are reduced to a single value: by any, all or sum, or by reading the only element. Such a mask is
+// marked by bounds that allow NaN, which no boolean can be. They may belong to a tensor of any size.
 // Invariant: an assumed mask has no known values, so what it selects is unknown.
-// Rejected: known values. Sizes would follow from the assumption.
+// Rejected: making the values of the mask known. Sizes would then depend on the assumption.
 
 // The largest number of elements for which a fake carries bounds.
 inline constexpr int64_t kRangedElements = 64;
@@ -53,7 +53,7 @@ ValueRange range_of(const FakeTensorImpl& fake);
 // Marks a fresh fake of booleans as an assumed mask, unless its values are known.
 void assume(const FakeTensorImpl& fake, bool value);
 
-// What every element of a fake is assumed to be; nullopt if it is no assumed mask.
+// The assumed value of every element of a fake; nullopt if the fake is not an assumed mask.
 std::optional<bool> assumed_value(const FakeTensorImpl& fake);
 
 // Bounds of the first two results of an operator, before rounding to their dtypes.
@@ -76,9 +76,10 @@ class RangeQuestion {
   const c10::IValue& arg(size_t index) const {
     return call_.arg(index);
   }
-  // For a tensor, all tensors of a list together, or a number; unbounded for None. An assumed mask may hold either.
+  // The bounds of a tensor, of all tensors of a list together, or of a number; unbounded for None, and both values for
+  // an assumed mask.
   ValueRange range(size_t index) const;
-  // What every element of a tensor is assumed to be; nullopt if it is no assumed mask.
+  // The assumed value of every element of a tensor; nullopt if the tensor is not an assumed mask.
   std::optional<bool> assumed(size_t index) const;
 
  private:

@@ -1,4 +1,4 @@
-// Constant propagation: follows one call alongside its kernel.
+// Constant propagation: accompanies one call alongside its kernel.
 #include <torchfake/values/value_tracker.h>
 
 #include <torchfake/core/each_tensor.h>
@@ -15,7 +15,8 @@ namespace torchfake {
 
 namespace {
 
-// Whether an out= argument is also read: it gets a tensor of its own in the side run, so other values would be read.
+// Whether an out= argument is also an input. In the side run it is a separate tensor, so the wrong values would be
+// read.
 bool writes_over_its_inputs(const Call& call) {
   for (const TensorArg& out : call.tensors()) {
     if (!out.is_out) {

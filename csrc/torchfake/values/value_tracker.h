@@ -1,5 +1,4 @@
-// Constant propagation: follows one call alongside its kernel, and computes the values of its outputs if they are
-// known.
+// Constant propagation: accompanies one call, and computes the values of its outputs if they are known.
 #pragma once
 
 #include <torchfake/core/call.h>
@@ -22,8 +21,8 @@ class ValueTracker {
     return computes_;
   }
 
-  // Whether values take part in the call, and what `follow` does depends on nothing else: nothing is written, received
-  // or drawn, and the inputs are read as given, not one repetition of them. See Note [Constants].
+  // Whether values take part in the call and determine all that `follow` does: nothing is written, received or drawn,
+  // and the inputs are read as given rather than reduced to one repetition. See Note [Constants].
   bool follows_from_inputs() const {
     return (computes_ || reads_known_ || ranges_.has_value()) && !repeats_ && draws_ == 0 && written_.empty() &&
         received_.empty() && given_.empty();

@@ -32,7 +32,7 @@ bool are_equal(const WorkRow& a, const WorkRow& b) {
   return a.op.data() == b.op.data() && a.scope == b.scope && a.activity == b.activity && a.work == b.work;
 }
 
-// Products of float32 may be computed in TF32, which is a choice of the program's, and of cuDNN's by default.
+// Products of float32 may be computed in TF32 if the program allows it; for cuDNN it is allowed by default.
 bool may_use_tf32(const Work& work) {
   if (work.dtype != c10::kFloat || work.flops == 0) {
     return false;
@@ -67,7 +67,7 @@ void WorkMeter::on_op(
   if (is_backward && row.scope == 0) {
     row.scope = scopes_of_nodes_.of_current_node();
   } else {
-    scopes_of_nodes_.note(row.scope);  // of views too, which have nodes
+    scopes_of_nodes_.note(row.scope);  // for views as well, which also create nodes
   }
   if (row.work.launches == 0) {
     return;

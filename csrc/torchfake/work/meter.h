@@ -1,4 +1,4 @@
-// Counts the work of a mode's operators: a recorder, so that those who do not ask pay nothing.
+// Counts the work of a mode's operators. A recorder, so that programs that do not request it pay nothing.
 #pragma once
 
 #include <torchfake/core/fake_mode.h>
@@ -12,10 +12,10 @@
 
 namespace torchfake::work {
 
-// Equal calls of one module in one activity.
+// All calls with equal work by one operator, in one module and one activity.
 struct WorkRow {
   std::string_view op;  // lives as long as the process
-  uint32_t scope = 0;  // that of the ledger (memory/ledger.h) which names scopes
+  uint32_t scope = 0;  // see memory/scopes.h
   uint8_t activity = 0;  // memory::Activity
   Work work;
   int64_t calls = 0;
@@ -27,9 +27,9 @@ class WorkMeter final : public OpRecorder {
   void on_op(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<c10::IValue> outputs)
       override;
 
-  // In the order in which the first call of each was made.
+  // Ordered by the first call of each row.
   std::vector<WorkRow> rows() const;
-  // Calls whose work was not counted: sizes that are symbols, and layouts other than strided.
+  // The number of calls whose work was not counted: those with symbolic sizes or with layouts other than strided.
   int64_t uncounted() const;
 
  private:

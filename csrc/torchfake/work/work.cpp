@@ -1,4 +1,4 @@
-// The work of a call: what follows from the sizes of its tensors, and then what the operator's row adds.
+// The work of a call: what follows from the sizes of its tensors, plus what the operator's row adds.
 #include <torchfake/work/work.h>
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ ska::flat_hash_map<std::string, OperatorWork>& table() {
 template <typename F>
 void for_each_tensor(const c10::IValue& value, const F& f) {
   if (value.isTensor()) {
-    // Numbers beside tensors travel with the kernel.
+    // Numbers next to tensors are passed as kernel arguments.
     if (const at::Tensor& tensor = value.toTensor();
         tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       f(*tensor.unsafeGetTensorImpl());
@@ -40,7 +40,7 @@ bool is_overwritten(const OpTraits& traits, size_t arg) {
   return traits.args[arg].is_out || (arg == 0 && traits.values == ValueSource::kOverwrite);
 }
 
-// What a call reads and writes, and where.
+// The bytes that a call reads and writes, and on which devices.
 struct Moved {
   int64_t read = 0;
   int64_t written = 0;
@@ -53,7 +53,7 @@ struct Moved {
   void note(const c10::TensorImpl& tensor) {
     const c10::Device where = tensor.device();
     if (where.is_cpu() || where.is_meta()) {
-      on_host |= tensor.dim() > 0;  // a number beside tensors is an argument of the kernel
+      on_host |= tensor.dim() > 0;  // a number next to tensors is passed as a kernel argument
     } else if (!on_card) {
       on_card = true;
       device = where;

@@ -1,4 +1,4 @@
-// What an operator has a card do: products, memory that moves, kernels, traffic between cards.
+// The work that an operator causes on a card: products, memory traffic, kernel launches, communication between cards.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -12,7 +12,7 @@
 
 namespace torchfake::work {
 
-// Operators of one family reach about the same part of a card's peak at the same size.
+// Operators of one family reach about the same fraction of a card's peak at the same size.
 enum class Family : uint8_t {
   kElementwise,
   kReduction,
@@ -31,40 +31,42 @@ inline constexpr size_t kFamilies = 12;
 std::string_view to_string(Family family);
 
 struct Work {
-  // Multiplications and additions of products, as PyTorch's FlopCounterMode counts them.
+  // Multiplications and additions of matrix products, convolutions and attention, as counted by PyTorch's
+  // FlopCounterMode.
   int64_t flops = 0;
-  // Those that a kernel cannot leave out: half of them in causal attention.
+  // Those that no kernel can skip: half of them in causal attention.
   int64_t least_flops = 0;
-  // Read and written at least once.
+  // The bytes of memory that must be read or written.
   int64_t nbytes = 0;
-  // That a rank gives or gets over its link, of kCollective and kTransfer.
+  // The bytes that a rank sends or receives over its link. For kCollective and kTransfer.
   int64_t traffic = 0;
   int32_t launches = 0;
-  int32_t group_size = 0;  // of kCollective
+  int32_t group_size = 0;  // for kCollective
   Family family = Family::kOther;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // that products are computed in
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // in which products are computed
   bool may_use_tf32 = false;
   c10::Device device{c10::kCPU};
 
   bool operator==(const Work& other) const = default;
 };
 
-// A call that has been answered.
+// A completed call.
 struct FinishedCall {
   const OpTraits& traits;
   const c10::FunctionSchema& schema;
   c10::ArrayRef<c10::IValue> arguments;
   c10::ArrayRef<c10::IValue> outputs;
 
-  // The argument of that name; null where there is none, or None.
+  // The argument with this name; null if there is none or if it is None.
   const c10::IValue* find(const char* name) const;
-  // The same of a tensor that is defined.
+  // The same for a tensor; null if it is undefined.
   const c10::TensorImpl* find_tensor(const char* name) const;
-  // The first output, where it is a tensor that is defined; else null.
+  // The first output if it is a defined tensor, otherwise null.
   const c10::TensorImpl* output() const;
 };
 
-// Completes what follows from the arguments' and outputs' sizes alone. Sizes are numbers, and fit the operator.
+// Adds to the work that follows from the sizes of arguments and outputs. All sizes are numbers and valid for the
+// operator.
 using Completes = void (*)(const FinishedCall& call, Work& work);
 
 struct OperatorWork {
@@ -72,19 +74,19 @@ struct OperatorWork {
   Completes complete = nullptr;
 };
 
-// By the operator's name without its overload: "aten::mm". To be called at load.
+// `name` is the operator's name without its overload: "aten::mm". Must be called at load time.
 void register_operator_work(std::string_view name, OperatorWork work);
 
-// The work of a call. Nothing for views, and for memory that is only reserved.
+// The work of a call; empty for views and for operators that only allocate.
 Work work_of(const FinishedCall& call);
 
-// Whether sizes of some tensor are symbols, so that its work is not counted.
+// Whether a tensor of the call has symbolic sizes, so that its work cannot be counted.
 bool has_symbolic_sizes(const FinishedCall& call);
 
-// Elements that lie at different places: an expanded dimension counts once.
+// The number of elements at distinct addresses: an expanded dimension counts once.
 int64_t distinct_elements(const c10::TensorImpl& tensor);
 int64_t bytes_of(const c10::TensorImpl& tensor);
-// a * b, or the largest number.
+// a * b, or the largest int64_t if that overflows.
 int64_t saturating_product(int64_t a, int64_t b);
 
 }  // namespace torchfake::work
