@@ -1,9 +1,10 @@
-"""Finds C++ code that reads PyTorch's global settings without KernelEnvironment.
+"""Finds C++ code that reads PyTorch's global settings, or what autograd tracks, without KernelEnvironment.
 
     python tools/check_global_state.py [PATH ...]
 
 An outcome that depends on a setting missing from its cache key becomes wrong when the setting changes.
-Only core/kernel_environment.cpp may read settings, because reading them there makes them part of the key. Prints
+Only core/kernel_environment.cpp may read settings, because reading them there makes them part of the key (or keeps the
+outcome out of the cache, for what no key contains). Prints
 `file:line: what` for each other read, and exits with status 1 if there is one.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 READER = ROOT / "csrc/torchfake/core/kernel_environment.cpp"
 
-# A read of process or thread state, in the spellings that PyTorch offers.
+# A read of process or thread state or of autograd's, in the spellings that PyTorch offers.
 READS = re.compile(
     r"""
     \bglobalContext\b
@@ -27,6 +28,8 @@ READS = re.compile(
   | \b(linalgPreferredBackend|qEngine|float32MatmulPrecision)\b
   | \bgetenv\b
   | \b(_mm_getcsr|fegetround|fegetenv)\b
+  | (?<=\.)requires_grad(?=\(\))
+  | (?<=>)requires_grad(?=\(\))
   | \bATen/(Context|Parallel|autocast_mode)\.h\b
     """,
     re.VERBOSE,
@@ -39,6 +42,10 @@ ALLOWED = [
     ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "the owner of a block, never an outcome"),
     ("csrc/torchfake/work/meter.cpp", "ATen/Context.h", "the cost of a call, never an outcome"),
     ("csrc/torchfake/work/meter.cpp", "globalContext", "whether products are computed in TF32, likewise"),
+    ("csrc/torchfake/dispatch/admission.cpp", "requires_grad", "of real tensors, calls on which are not cached"),
+    ("csrc/torchfake/dispatch/allocating_call.h", "requires_grad", "who owns a block, likewise"),
+    ("csrc/torchfake/convert/converter.cpp", "requires_grad", "of the tensor to convert; no call is in progress"),
+    ("csrc/torchfake/torchfake.cpp", "requires_grad", "of the tensor to convert; no call is in progress"),
     ("csrc/torchfake/dispatch/meta_call.cpp", "ATen/autocast_mode.h", "names the dispatch keys of autocast"),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from undrawn import fake_mode
 
 from torchfake import DataDependentOutputException, DynamicOutputShapeException
@@ -260,8 +261,48 @@ def test_the_choice_of_an_attention_kernel_is_that_of_the_cpu(dtype, dropout):
 def test_the_choice_of_an_attention_kernel_is_that_of_a_claimed_gpu():
     with fake_mode(), torch.device("cuda"):
         half = [torch.ones(2, 2, 4, 8, dtype=torch.float16) for _ in range(3)]
-        assert torch._fused_sdp_choice(*half) == int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value)
-        assert torch._fused_sdp_choice(*(x.double() for x in half)) == int(torch.nn.attention.SDPBackend.MATH.value)
+        assert torch._fused_sdp_choice(*half) == int(SDPBackend.CUDNN_ATTENTION.value)
+        assert torch._fused_sdp_choice(*(x.double() for x in half)) == int(SDPBackend.MATH.value)
+
+
+def test_a_mask_that_takes_gradients_changes_the_choice_of_an_attention_kernel_whatever_was_cached() -> None:
+    choices = []
+    for device in ("cuda", "cpu"):
+        for takes_gradients in (False, True, False):
+            with fake_mode(), torch.device(device):
+                query = torch.rand(2, 4, 16, 64, dtype=torch.float16)
+                mask = torch.rand(2, 4, 16, 16, dtype=torch.float16, requires_grad=takes_gradients)
+                choices.append(SDPBackend(torch._fused_sdp_choice(query, query, query, mask)).name)
+    cuda = ["CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"]
+    assert choices == [*cuda, "FLASH_ATTENTION", "MATH", "FLASH_ATTENTION"]
+
+
+def test_the_choice_of_an_attention_kernel_follows_the_order_that_the_program_sets() -> None:
+    def choice() -> str:
+        return SDPBackend(torch._fused_sdp_choice(half, half, half)).name
+
+    with fake_mode(), torch.device("cuda"):
+        half = torch.ones(2, 2, 4, 8, dtype=torch.float16)
+        assert choice() == "CUDNN_ATTENTION"
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            assert choice() == "EFFICIENT_ATTENTION"
+            kernel = F.scaled_dot_product_attention(half.requires_grad_(), half, half).grad_fn
+            assert type(kernel).__name__ == "ScaledDotProductEfficientAttentionBackward0"
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], set_priority=True):
+            assert choice() == "FLASH_ATTENTION"
+        assert choice() == "CUDNN_ATTENTION"
+
+
+def test_attention_on_a_claimed_gpu_is_refused_if_no_enabled_kernel_takes_the_inputs() -> None:
+    with fake_mode(), torch.device("cuda"):
+        double = torch.ones(2, 2, 4, 8, dtype=torch.float64)
+        for kernel in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+            with sdpa_kernel(kernel), pytest.raises(RuntimeError, match="No available kernel"):
+                F.scaled_dot_product_attention(double, double, double)
+        with sdpa_kernel([]), pytest.raises(RuntimeError, match="No viable backend"):
+            F.scaled_dot_product_attention(double, double, double)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert F.scaled_dot_product_attention(double, double, double).shape == (2, 2, 4, 8)
 
 
 def test_group_normalisation_on_a_gpu_has_the_format_of_the_release() -> None:

@@ -30,6 +30,8 @@ def test_global_settings_are_read_in_one_place() -> None:
         "  const int threads = at::get_num_threads();",
         "return c10::GradMode::is_enabled();",
         "#include <ATen/Context.h>",
+        "if (mask->requires_grad()) {",
+        "return query.requires_grad();",
     ],
 )
 def test_a_read_elsewhere_is_found(tmp_path: Path, line: str) -> None:

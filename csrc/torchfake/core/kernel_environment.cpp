@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/TensorBase.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -73,6 +74,22 @@ uint64_t all_switches(std::integer_sequence<uint8_t, kSettings...> /*settings*/)
   return (... | (static_cast<uint64_t>(is_on(static_cast<KernelEnvironment::Setting>(kSettings))) << kSettings));
 }
 
+// Whether PyTorch has chosen this order: at the start, or with the first attention on a real GPU.
+bool is_pytorchs(const KernelEnvironment::SdpOrder& order) {
+  using enum at::SDPBackend;
+  return order ==
+      KernelEnvironment::SdpOrder{flash_attention, efficient_attention, math, cudnn_attention, overrideable} ||
+      order == KernelEnvironment::SdpOrder{cudnn_attention, flash_attention, efficient_attention, math, overrideable};
+}
+
+uint64_t sdp_priority_word() {
+  uint64_t word = 0;
+  for (const at::SDPBackend backend : context().sDPPriorityOrder()) {
+    word = word << 8 | static_cast<uint8_t>(backend);
+  }
+  return word;
+}
+
 // How this thread computes with floating-point numbers: the rounding mode, and whether denormal numbers are zero.
 // Known values depend on it (Note [Constants]).
 uint64_t floating_point_control() {
@@ -110,6 +127,19 @@ bool KernelEnvironment::enabled(Setting setting) {
 int KernelEnvironment::threads() {
   note(kThreads);
   return at::get_num_threads();
+}
+
+std::optional<KernelEnvironment::SdpOrder> KernelEnvironment::sdp_priority() {
+  note(kSdpPriority);
+  const SdpOrder order = context().sDPPriorityOrder();
+  return is_pytorchs(order) ? std::nullopt : std::optional(order);
+}
+
+bool KernelEnvironment::requires_grad(const at::TensorBase& tensor) {
+  if (CallContext* call = CallContext::current()) {
+    call->is_unkeyed = true;
+  }
+  return tensor.requires_grad();
 }
 
 c10::ScalarType KernelEnvironment::default_dtype() {
@@ -180,6 +210,9 @@ size_t KernelEnvironment::values(uint32_t settings, uint64_t* words) {
   }
   if (has(settings, kQuantizedEngine)) {
     words[count++] = static_cast<uint64_t>(context().qEngine());
+  }
+  if (has(settings, kSdpPriority)) {
+    words[count++] = sdp_priority_word();
   }
   return count;
 }

@@ -1,11 +1,18 @@
 // The global state that kernels and rules may read. No other file reads it, which `bash run lint` checks.
 #pragma once
 
+#include <ATen/SDPBackend.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+
+namespace at {
+class TensorBase;
+}
 
 namespace torchfake {
 
@@ -47,13 +54,19 @@ class KernelEnvironment {
     kGradMode,
     kLinalgBackend,
     kQuantizedEngine,
+    kSdpPriority,
     kSettingCount,
   };
   static constexpr uint32_t kAllSettings = (uint32_t{1} << kSettingCount) - 1;
 
+  using SdpOrder = std::array<at::SDPBackend, at::num_sdp_backends>;
+
   // A boolean setting; all but the numbers are.
   static bool enabled(Setting setting);
   static int threads();
+  // The order in which kernels of attention are tried on a GPU; nullopt if the program has not set one, so that it
+  // follows from the card.
+  static std::optional<SdpOrder> sdp_priority();
 
   // Part of every key: reading these records nothing.
   static c10::ScalarType default_dtype();
@@ -70,6 +83,9 @@ class KernelEnvironment {
   static int64_t cuda_capability(const ModeState& mode);
   static int64_t cuda_capability();
 
+  // Whether autograd tracks the tensor, which no key contains: the outcome of the call is not cached.
+  static bool requires_grad(const at::TensorBase& tensor);
+
   // Records all settings: a kernel that is not ours may have read any of them.
   static void note_all();
 
@@ -77,7 +93,7 @@ class KernelEnvironment {
   static uint64_t base();
   // The values of `settings`: one word for all switches, and one per number. Returns the number of words written, at
   // most kMostWords.
-  static constexpr size_t kMostWords = 4;
+  static constexpr size_t kMostWords = 5;
   static size_t values(uint32_t settings, uint64_t* words);
 
  private:

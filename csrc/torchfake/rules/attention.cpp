@@ -31,12 +31,8 @@ struct Attention {
   bool enable_gqa;
 };
 
-// Whether a tensor requires gradients is not part of the cache key.
 bool needs_grad(const at::Tensor& tensor) {
-  if (CallContext* call = CallContext::current()) {
-    call->is_unkeyed = true;
-  }
-  return KernelEnvironment::enabled(KernelEnvironment::kGradMode) && tensor.requires_grad();
+  return KernelEnvironment::enabled(KernelEnvironment::kGradMode) && KernelEnvironment::requires_grad(tensor);
 }
 
 bool needs_grad(const Attention& a) {
@@ -81,7 +77,7 @@ bool fits_cudnn(const Attention& a) {
   return KernelEnvironment::enabled(KernelEnvironment::kCudnnSdp) && fits_fused(a) &&
       is_low_precision(a.query.scalar_type()) && a.query.sym_size(-1) == a.key.sym_size(-1) &&
       takes(a.query.sym_size(-1)) && takes(a.value.sym_size(-1)) && a.key.sym_size(2) > 1 &&
-      !(a.query.sym_size(2) == 1 && a.dropout > 0) && !(a.mask && a.mask->requires_grad());
+      !(a.query.sym_size(2) == 1 && a.dropout > 0) && !(a.mask && KernelEnvironment::requires_grad(*a.mask));
 }
 
 // Consumer Ampere, Ada and Blackwell cards have too little shared memory for the backward of large heads.
@@ -235,23 +231,55 @@ Attention arguments_of(const Call& call) {
       call.arg(7).toBool()};
 }
 
-// In PyTorch's order of preference: cuDNN first on Hopper and Blackwell, last elsewhere.
+// By default cuDNN is tried first on Hopper and Blackwell, last elsewhere.
+KernelEnvironment::SdpOrder order_for(const Attention& a) {
+  using enum at::SDPBackend;
+  if (const auto order = KernelEnvironment::sdp_priority()) {
+    return *order;
+  }
+  const bool prefers_cudnn = a.capability / 10 == 9 || a.capability / 10 == 10;
+  return prefers_cudnn
+      ? KernelEnvironment::SdpOrder{cudnn_attention, flash_attention, efficient_attention, math, overrideable}
+      : KernelEnvironment::SdpOrder{flash_attention, efficient_attention, math, cudnn_attention, overrideable};
+}
+
+bool fits(at::SDPBackend backend, const Attention& a) {
+  switch (backend) {
+    case at::SDPBackend::cudnn_attention:
+      return fits_cudnn(a);
+    case at::SDPBackend::flash_attention:
+      return fits_flash(a);
+    case at::SDPBackend::efficient_attention:
+      return fits_efficient(a);
+    case at::SDPBackend::math:
+      return KernelEnvironment::enabled(KernelEnvironment::kMathSdp);
+    default:
+      TORCH_CHECK(
+          backend == at::SDPBackend::overrideable && !KernelEnvironment::enabled(KernelEnvironment::kOverrideableSdp),
+          "Invalid backend");
+      return false;
+  }
+}
+
+bool all_are_disabled() {
+  using Settings = KernelEnvironment;
+  return !Settings::enabled(Settings::kMathSdp) && !Settings::enabled(Settings::kFlashSdp) &&
+      !Settings::enabled(Settings::kMemEfficientSdp) && !Settings::enabled(Settings::kCudnnSdp);
+}
+
 at::SDPBackend choice_on_gpu(const Attention& a) {
   if (!a.query.device().is_cuda()) {
     return at::SDPBackend::math;
   }
-  const bool prefers_cudnn = a.capability / 10 == 9 || a.capability / 10 == 10;
-  if (prefers_cudnn && fits_cudnn(a)) {
-    return at::SDPBackend::cudnn_attention;
+  if (all_are_disabled()) {
+    return at::SDPBackend::error;
   }
-  if (fits_flash(a)) {
-    return at::SDPBackend::flash_attention;
+  for (const at::SDPBackend backend : order_for(a)) {
+    if (fits(backend, a)) {
+      return backend;
+    }
   }
-  if (fits_efficient(a)) {
-    return at::SDPBackend::efficient_attention;
-  }
-  const bool is_last = !KernelEnvironment::enabled(KernelEnvironment::kMathSdp);
-  return is_last && fits_cudnn(a) ? at::SDPBackend::cudnn_attention : at::SDPBackend::math;
+  TORCH_CHECK(false, "No available kernel. Aborting execution.");
 }
 
 }  // namespace
@@ -274,8 +302,11 @@ bool scaled_dot_product_attention(const Call& call) {
     case at::SDPBackend::efficient_attention:
       output = efficient(a);
       break;
-    default:
+    case at::SDPBackend::math:
       output = math(a);
+      break;
+    default:
+      TORCH_CHECK(false, "No viable backend for scaled_dot_product_attention was found.");
   }
   answer_with(call, std::move(output));
   return true;
@@ -287,6 +318,9 @@ RuleResult fused_choice(Call& call, const ModePtr& /*mode*/) {
     return answer_with(call, static_cast<int64_t>(choice_on_gpu(a)));
   }
   KernelEnvironment::note_all();
+  if (a.mask) {
+    (void)KernelEnvironment::requires_grad(*a.mask);  // as PyTorch's choice does
+  }
   return answer_with(
       call,
       at::native::_fused_sdp_choice_cpp(

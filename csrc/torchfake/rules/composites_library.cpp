@@ -22,7 +22,8 @@ namespace ops = at::_ops;
 // data.
 bool max_pool1d(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
-  if (!self.is_cpu() || (self.requires_grad() && KernelEnvironment::enabled(KernelEnvironment::kGradMode)) ||
+  if (!self.is_cpu() ||
+      (KernelEnvironment::requires_grad(self) && KernelEnvironment::enabled(KernelEnvironment::kGradMode)) ||
       self._fw_grad(0).defined()) {
     return false;
   }
