@@ -1,7 +1,7 @@
-// What a cache hit costs against the real operator on 16x16 CPU tensors, both called from C++ through at::.
+// The cost of a cache hit compared with the real operator on 16x16 CPU tensors, both called from C++ through at::.
 //
-// Each case runs as real/NAME and as fake/NAME, the same function on the same arguments. Of a fake's calls only the
-// first runs a kernel, and that one is made before the clock starts.
+// Each case runs as real/NAME and as fake/NAME: the same function on the same arguments. On fakes only the first call
+// runs a kernel, before the measurement starts.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -78,7 +78,7 @@ const Case kCases[] = {
     {"foreach_add", [](Inputs& in) { keep(at::_foreach_add({in.x, in.y, in.row}, 1)); }},
 };
 
-// Creation, then destruction of what was made: the two halves of `empty`, a thousand at a time.
+// Creation and destruction, the two halves of `empty`, measured separately for a thousand tensors at a time.
 constexpr int64_t kBatch = 1000;
 
 void create(benchmark::State& state) {

@@ -1,4 +1,4 @@
-// Builds a decoder of 70 B parameters with torch::nn, and runs it forward and backward on a GPU that is not there.
+// Builds a decoder of 70 B parameters with torch::nn, and runs it forward and backward on an absent GPU.
 #include <torch/torch.h>
 #include <torchfake/torchfake.h>
 
@@ -34,7 +34,7 @@ struct NormImpl : torch::nn::Module {
 };
 TORCH_MODULE(Norm);
 
-// Turns queries or keys by an angle that grows with their position.
+// Rotates queries or keys by an angle proportional to their position.
 torch::Tensor rotate(const torch::Tensor& x) {
   const auto options = x.options().dtype(torch::kFloat);
   const torch::Tensor frequencies = torch::pow(500000.0, -torch::arange(0, kHeadWidth, 2, options) / kHeadWidth);
@@ -109,7 +109,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The most memory this process has really used. getrusage would begin with what its parent had.
+// The peak memory of this process. getrusage would include the parent's peak.
 double peak_mebibytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torchfake import _C
-from torchfake._distributed import _applies, _has_stand_ins, _tell
+from torchfake._distributed import _applies, _has_stand_ins, _record_stand_in
 
 _ANSWER = "as if every rank had this rank's values"
 
@@ -76,7 +76,7 @@ def _finished_work() -> type:
     return Finished
 
 
-def _ended(work: Any, outputs: list[Tensor]) -> Any:
+def _completed(work: Any, outputs: list[Tensor]) -> Any:
     """The result of a collective: `work` unchanged if it is None or not from a fake group."""
     return work if work is None or not _applies() else _finished_work()(outputs)
 
@@ -94,9 +94,9 @@ def all_reduce(
     work = original(tensor, op, group, async_op, **kwargs)
     reduced = None if mine is None else _reduce(mine, op, dist.get_world_size(group))
     if reduced is not None:
-        _tell("all_reduce", group, _ANSWER)
+        _record_stand_in("all_reduce", group, _ANSWER)
         _write(tensor, reduced)
-    return _ended(work, [tensor])
+    return _completed(work, [tensor])
 
 
 def broadcast(
@@ -110,9 +110,9 @@ def broadcast(
     mine = _contribution(tensor, group)
     work = original(tensor, src, group, async_op, **kwargs)
     if mine is not None and not _C.is_known(tensor):  # this rank is not the source
-        _tell("broadcast", group, _ANSWER)
+        _record_stand_in("broadcast", group, _ANSWER)
         _write(tensor, mine)
-    return _ended(work, [tensor])
+    return _completed(work, [tensor])
 
 
 def all_gather(
@@ -126,11 +126,11 @@ def all_gather(
     mine = _contribution(tensor, group)
     work = original(tensor_list, tensor, group, async_op, **kwargs)
     if mine is not None:
-        _tell("all_gather", group, _ANSWER)
+        _record_stand_in("all_gather", group, _ANSWER)
         for gathered in tensor_list:
             if gathered.shape == mine.shape:
                 _write(gathered, mine)
-    return _ended(work, tensor_list)
+    return _completed(work, tensor_list)
 
 
 def all_gather_into_tensor(
@@ -144,10 +144,10 @@ def all_gather_into_tensor(
     mine = _contribution(input_tensor, group)
     work = original(output_tensor, input_tensor, group, async_op, **kwargs)
     if mine is not None:
-        _tell("all_gather_into_tensor", group, _ANSWER)
+        _record_stand_in("all_gather_into_tensor", group, _ANSWER)
         ranks = dist.get_world_size(group)
         _write(output_tensor, mine.reshape(-1).repeat(ranks).reshape(output_tensor.shape))
-    return _ended(work, [output_tensor])
+    return _completed(work, [output_tensor])
 
 
 # Its other names, some of them older, end in this one.

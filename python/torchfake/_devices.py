@@ -47,7 +47,7 @@ def _get_rng_state(device: Any = "cuda") -> torch.Tensor:
     return _default_generator(device).get_state()
 
 
-def _is_left_out(new_state: torch.Tensor) -> bool:
+def _keeps_its_state(new_state: torch.Tensor) -> bool:
     """Whether to skip restoring a state: it is unknown (from a file read in the mode), and the mode has stand-ins."""
     if not _C.is_fake(new_state) or _C.is_known(new_state):
         return False
@@ -59,13 +59,13 @@ def _is_left_out(new_state: torch.Tensor) -> bool:
 
 
 def _set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
-    if not _is_left_out(new_state):
+    if not _keeps_its_state(new_state):
         _default_generator(device).set_state(new_state)
 
 
 def set_rng_state(original: Callable[..., None], new_state: torch.Tensor) -> None:
     """`torch.set_rng_state`, for the generator of the CPU, which reads the state from memory."""
-    if not _is_left_out(new_state):
+    if not _keeps_its_state(new_state):
         known = _C.known_values_of(new_state, True) if _C.is_fake(new_state) else new_state
         if known is None:
             raise UnknownValuesError(

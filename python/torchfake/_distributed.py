@@ -89,7 +89,7 @@ def _default_is_fake() -> bool:
     return dist.is_initialized() and dist.get_backend() == "fake"
 
 
-def _tell(name: str, group: Any, answer: str = "this rank's own object") -> None:
+def _record_stand_in(name: str, group: Any, answer: str = "this rank's own object") -> None:
     """Records the stand-in; raises if the mode has none. In a group of one rank, nothing is unknown."""
     if dist.get_world_size(group) == 1:
         return
@@ -113,7 +113,7 @@ def all_gather_object(
     if not _applies():
         original(object_list, obj, group, **kwargs)
         return
-    _tell("all_gather_object", group)
+    _record_stand_in("all_gather_object", group)
     object_list[:] = [obj] * len(object_list)
 
 
@@ -129,7 +129,7 @@ def gather_object(
         original(obj, object_gather_list, dst, group, **kwargs)
         return
     if object_gather_list is not None:
-        _tell("gather_object", group)
+        _record_stand_in("gather_object", group)
         object_gather_list[:] = [obj] * len(object_gather_list)
 
 
@@ -140,7 +140,7 @@ def broadcast_object_list(
         original(object_list, src, group, **kwargs)
         return
     if dist.get_rank() != (0 if src is None else src):
-        _tell("broadcast_object_list", group)
+        _record_stand_in("broadcast_object_list", group)
 
 
 def scatter_object_list(
@@ -157,7 +157,7 @@ def scatter_object_list(
     if scatter_object_input_list:
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
     else:
-        _tell("scatter_object_list", group)
+        _record_stand_in("scatter_object_list", group)
 
 
 def send_object_list(
@@ -190,7 +190,7 @@ def plan_alone(original: Callable[..., None], self: Any, group: Any, use_dist: b
     """Rank 0 plans a checkpoint from the tensors of all ranks; with stand-ins, the running rank plans its own."""
     alone = use_dist and _applies() and _has_stand_ins()
     if alone:
-        _tell("checkpoint", group, "planned from this rank's tensors only")
+        _record_stand_in("checkpoint", group, "planned from this rank's tensors only")
     original(self, group, use_dist and not alone, coordinator_rank)
 
 

@@ -181,7 +181,7 @@ MODULES = (
     *same(
         "torch.optim._adafactor:{}",
         "_single_tensor_adafactor _multi_tensor_adafactor",
-        _training.with_factors_alone,
+        _training.with_only_factors,
         When.FAKES_EXIST,
         "Reads norms, which are only used as factors.",
     ),
@@ -298,7 +298,7 @@ LIBRARIES = (
     ),
     Patch(
         "transformers.generation.utils:GenerationMixin._beam_search_has_unfinished_sequences",
-        _training.goes_on,
+        _training.continues_generation,
         When.IN_MODE,
         "Whether a beam may improve is an unknown value. With stand-ins, generation continues to its limit.",
         optional=True,

@@ -194,7 +194,7 @@ def with_nothing_negative(original: Callable[..., Any], *args: Any, **kwargs: An
     return _within(_C.EnteredValidInput(0), original, *args, **kwargs)
 
 
-def with_factors_alone(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def with_only_factors(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs `original`, assuming that the numbers it reads are only used as factors."""
     return _within(_C.EnteredFactorsAlone(), original, *args, **kwargs)
 
@@ -206,7 +206,7 @@ def _within(entered: Any, function: Callable[..., Any], *args: Any, **kwargs: An
         entered.leave()
 
 
-def goes_on(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def continues_generation(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Whether there is more to generate. If that is unknown and the mode has stand-ins, it is assumed to be true."""
     more = original(*args, **kwargs)
     if not isinstance(more, Tensor) or not _C.is_plain_fake(more) or _C.is_known(more):

@@ -265,7 +265,7 @@ class FakeTensorConverter:
             _C.remember_converted(t, fake)
         else:
             fake = _C.from_meta_and_device(t, torch.device(device), fake_mode._state)
-        return keep_for_readers(fake, pytype, dispatch_keys)
+        return store_unused_arguments(fake, pytype, dispatch_keys)
 
     def set_tensor_memo(self, t: Tensor, v: Tensor) -> None:
         """Makes `v` the fake of `t`."""
@@ -293,7 +293,7 @@ def refuse_meta(device: torch.device | str, mode: Mode) -> None:
         )
 
 
-def keep_for_readers(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys: object) -> AnyTensor:
+def store_unused_arguments(fake: AnyTensor, pytype: type[Tensor] | None, dispatch_keys: object) -> AnyTensor:
     """Stores constructor arguments that have no effect, for code that reads them."""
     if pytype is not None:
         vars(fake)["pytype"] = pytype

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def _theirs(name: str) -> Any:
+def _pytorchs_class(name: str) -> Any:
     """PyTorch's class of this name, so that existing `except` clauses catch torchfake's errors."""
     return getattr(fake_tensor, name, RuntimeError)
 
@@ -92,7 +92,7 @@ class DataAccessError(FakeTensorError):
     """The data of a fake tensor was accessed: `data_ptr()`, `numpy()`."""
 
 
-class DataDependentOutputException(FakeTensorError, _theirs("DataDependentOutputException")):  # type: ignore[misc]
+class DataDependentOutputException(FakeTensorError, _pytorchs_class("DataDependentOutputException")):  # type: ignore[misc]
     """The result of an operator is an unknown value: `item()`, `bool(t)`, `torch.equal`."""
 
 
@@ -106,15 +106,15 @@ class UnknownValuesError(DataAccessError, DataDependentOutputException):
         return func
 
 
-class DynamicOutputShapeException(FakeTensorError, _theirs("DynamicOutputShapeException")):  # type: ignore[misc]
+class DynamicOutputShapeException(FakeTensorError, _pytorchs_class("DynamicOutputShapeException")):  # type: ignore[misc]
     """The shape of a result depends on unknown values: `nonzero`, `unique`, `x[mask]`."""
 
 
-class UnsupportedOperatorException(FakeTensorError, _theirs("UnsupportedOperatorException")):  # type: ignore[misc]
+class UnsupportedOperatorException(FakeTensorError, _pytorchs_class("UnsupportedOperatorException")):  # type: ignore[misc]
     """No kernel, rule or decomposition can compute what the operator returns."""
 
 
-class UnsupportedFakeTensorException(FakeTensorError, _theirs("UnsupportedFakeTensorException")):  # type: ignore[misc]
+class UnsupportedFakeTensorException(FakeTensorError, _pytorchs_class("UnsupportedFakeTensorException")):  # type: ignore[misc]
     """A tensor that cannot be faked: nested, MKL-DNN."""
 
 
@@ -125,7 +125,7 @@ class FakeArgumentError(UnsupportedFakeTensorException, ValueError, AssertionErr
     """
 
 
-class DeviceMismatchError(FakeTensorError, _theirs("FakeTensorDeviceMismatchError")):  # type: ignore[misc]
+class DeviceMismatchError(FakeTensorError, _pytorchs_class("FakeTensorDeviceMismatchError")):  # type: ignore[misc]
     """Two inputs of one operator claim different devices: `common_device` and `device`, if both are known.
 
     PyTorch's arguments are accepted too: the operator and the two devices.
@@ -165,7 +165,7 @@ class RealTensorError(FakeTensorError, AssertionError):
     """Real tensors and fakes are mixed in a way that the mode does not allow. PyTorch raises an `AssertionError`."""
 
 
-class MetadataMismatchError(FakeTensorError, _theirs("MetadataMismatchError")):  # type: ignore[misc]
+class MetadataMismatchError(FakeTensorError, _pytorchs_class("MetadataMismatchError")):  # type: ignore[misc]
     """A cached result differs from the kernel's, or a fake result from the real one."""
 
 
@@ -184,7 +184,7 @@ class StandInLimitError(DataDependentOutputException):
     """One line read unknown values 10,000 times in a row, a million in `for` loops, in a mode with stand-ins."""
 
 
-class UnsupportedMutationAliasingException(FakeTensorError, _theirs("UnsupportedMutationAliasingException")):  # type: ignore[misc]
+class UnsupportedMutationAliasingException(FakeTensorError, _pytorchs_class("UnsupportedMutationAliasingException")):  # type: ignore[misc]
     """An operator without a fake implementation writes to an argument, or returns a view, undeclared by its schema."""
 
 

@@ -20,7 +20,7 @@ from torch._subclasses.meta_utils import is_sparse_any
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torchfake import _C, _symbolic
-from torchfake.converter import keep_for_readers, refuse_meta
+from torchfake.converter import refuse_meta, store_unused_arguments
 from torchfake.errors import DynamicShapesError, FakeArgumentError, MixedModesError, RealTensorError
 from torchfake.helpers import note_where_made
 from torchfake.modes import Mode, current_mode, mode_of, no_fake_mode
@@ -442,7 +442,7 @@ class FakeTensor(Tensor, metaclass=_FakeTensorMeta):
             write_value(value, fake)
         fake.requires_grad_(elem.requires_grad if requires_grad is None else requires_grad)
         note_where_made(fake)
-        return keep_for_readers(fake, pytype, dispatch_keys)
+        return store_unused_arguments(fake, pytype, dispatch_keys)
 
     @staticmethod
     def from_tensor(t: Tensor, fake_mode: FakeTensorMode) -> FakeTensor:

@@ -1,4 +1,4 @@
-// The allocator model, the memory of a mode, and the ledger of who owns what.
+// The allocator model, the memory of a mode, and the ledger of owners.
 #include <torchfake/devices/card_memory.h>
 #include <torchfake/memory/memory_model.h>
 #include <torchfake/memory/observer_pair.h>
