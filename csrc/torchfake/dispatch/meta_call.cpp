@@ -307,9 +307,8 @@ void call_in_kernel(Call& call, c10::Device device) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
-        "the kernel reads values of an argument, and fakes hold none. Values are known only where they follow from "
-        "small "
-        "constants; keep this operator out of the fake run.");
+        "the kernel reads values of an argument, which fakes do not have. Values are known only if they are derived "
+        "from small constants; keep this operator out of the fake run.");
   }
 }
 
@@ -401,16 +400,22 @@ void nested_call(Call& call) {
     if (answer_with_known_value(call)) {
       return;
     }
-    raise(ErrorKind::kDataDependentOutput, call.op_name(), "a kernel asked for a value, and fakes hold none.");
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "a kernel read a value, which fakes do not have. Keep this operator out of the fake run.");
   }
   if (call.traits.shape_is_data) {
-    raise(ErrorKind::kDynamicOutputShape, call.op_name(), "a kernel asked for values, and fakes hold none.");
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "the shape of the result depends on values, which fakes do not have. Keep this operator out of the fake run.");
   }
   if (!has_meta_kernel(call)) {
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
-        "a kernel calls this operator, and no meta kernel and no decomposition can tell what it returns.");
+        "a kernel calls this operator, which has neither a meta kernel nor a decomposition.");
   }
   if (call.traits.is_composite && must_decompose(call.op)) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);

@@ -85,7 +85,7 @@ bool answered_by_values(Call& call, const ValueTracker& values, c10::Device devi
   if (rule_answers(call, mode)) {
     return true;
   }
-  if (!stands_in(mode, call.op_name(), "what ones give")) {
+  if (!stands_in(mode, call.op_name(), "the result for ones")) {
     refuse_unknown_values(call);
   }
   const Inputs inputs(call);

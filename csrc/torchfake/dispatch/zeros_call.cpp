@@ -23,7 +23,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
   raise(
       ErrorKind::kUnsupportedOperator,
       call.op_name(),
-      "no meta kernel and no decomposition can tell what this operator returns, and " + why +
+      "this operator has neither a meta kernel nor a decomposition, and " + why +
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
@@ -33,7 +33,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
       ErrorKind::kUnsupportedMutationAliasing,
       call.op_name(),
       "its CPU kernel, tried on zeros, " + what +
-          ", and its schema does not say so. Say it there, or register a fake implementation with "
+          ", which its schema does not declare. Declare it there, or register a fake implementation with "
           "torch.library.register_fake.");
 }
 
@@ -52,7 +52,7 @@ void refuse_values(const Call& call) {
   for (const c10::Argument& result : call.op.schema().returns()) {
     const c10::TypeKind kind = result.real_type()->kind();
     if (!call.traits.is_builtin && kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) {
-      refuse(call, "what it returns is a value, which its CPU kernel would make up from zeros");
+      refuse(call, "it returns a value, which its CPU kernel would compute from zeros");
     }
   }
 }

@@ -42,7 +42,7 @@ void refuse_unknown(const Call& call, const TensorArg& tensor) {
       ErrorKind::kDataDependentOutput,
       call.op_name(),
       call.describe(tensor) +
-          " is read, and this fake tensor holds no values. Values are known only where they follow from small "
+          " is read, but its values are unknown. Values are known only if they are derived from small "
           "constants; pass them as such.");
 }
 

@@ -315,7 +315,7 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
         ErrorKind::kDynamicOutputShape,
         call.op_name(),
         "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices are "
-        "known only where they follow from small constants; or let real values travel along "
+        "known only if they are derived from small constants; or propagate real values "
         "(propagate_real_tensors).");
   }
   answer(
