@@ -25,7 +25,7 @@ bool of_data_in_memory(const Call& call) {
   } catch (const FakeTensorError&) {
     throw;
   } catch (const c10::Error& error) {
-    if (!asks_for_data(error)) {
+    if (!is_data_access(error)) {
       throw;
     }
     raise(
