@@ -203,7 +203,7 @@ void bind_shape_env(py::module_& module) {
       module,
       "ShapeEnv",
       py::dynamic_attr(),
-      "The symbols of one trace: their hints, what is known of them, and the guards that operators asked for.\n\n"
+      "The symbols of one trace: their hints, the facts known about them, and the guards of operators.\n\n"
       "Args:\n"
       "    duck_shape: Whether equal sizes without a name are one symbol.\n"
       "    specialize_zero_one: Whether sizes of 0 and 1 are numbers, and symbols neither.\n"
@@ -295,7 +295,7 @@ void bind_shape_env(py::module_& module) {
           "bounds",
           [](const Self<ShapeEnvPtr>& self, py::object expr) {
             const ExprPtr asked = to_expression(self, expr);
-            TORCH_CHECK_TYPE(asked->type == ValueType::kInt, "bounds: of integers alone");
+            TORCH_CHECK_TYPE(asked->type == ValueType::kInt, "bounds: expected an integer");
             const Range range = self->range(asked);
             return py::make_tuple(bound(range.low), bound(range.high));
           },

@@ -35,7 +35,7 @@ void bind_more_arithmetic(Class& node) {
   node.def(
           "round",
           [](const Self<NodePtr>& self, const std::optional<int64_t>& digits) {
-            TORCH_CHECK_NOT_IMPLEMENTED(!digits, "round: of a symbolic number, to no digits alone");
+            TORCH_CHECK_NOT_IMPLEMENTED(!digits, "round: rounding a symbolic number to digits is not supported");
             return self->to_int(Op::kRound);
           },
           py::arg("ndigits") = py::none())
@@ -106,7 +106,7 @@ void bind_node(py::module_& module) {
             if (!value.is_none()) {
               return value;
             }
-            TORCH_CHECK_VALUE(fallback, "`", self->str(), "` has no hint: its value is known to data alone");
+            TORCH_CHECK_VALUE(fallback, "`", self->str(), "` has no hint: its value depends on data");
             return py::int_(*fallback);
           },
           py::arg("fallback") = py::none())

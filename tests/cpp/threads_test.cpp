@@ -113,10 +113,10 @@ TEST(Threads, OverlapScopesOfTheCache) {
     for (int round = 0; round < 200; ++round) {
       const shape_cache::NoCache no_cache(index % 2 == 0 ? state : ModePtr());
       const shape_cache::CrossCheck cross_check;
-      EXPECT_FALSE(shape_cache::answers_alone());
+      EXPECT_FALSE(shape_cache::hits_complete_calls());
     }
   });
-  EXPECT_TRUE(shape_cache::answers_alone());
+  EXPECT_TRUE(shape_cache::hits_complete_calls());
   EXPECT_TRUE(state->cache.is_on());
 }
 

@@ -42,7 +42,7 @@ X = torch.tensor([[1.0, -2.0, 3.0, 0.0], [0.0, 5.0, -1.0, 2.0], [4.0, 4.0, 0.0, 
 IDS = torch.tensor([[3, 1, 1], [2, 3, 3]])
 LIST = torch.tensor([2, 0, 3, 1])
 
-#: What is compared: functions of the tensors above. Their data-dependent sizes are found from the real result.
+#: The functions to compare, of the tensors above. Their data-dependent sizes are determined from the real result.
 CALLS: dict[str, Callable[..., Any]] = {
     "nonzero": lambda x, ids, n: x.nonzero(),
     "argwhere": lambda x, ids, n: torch.argwhere(x > 0),
@@ -106,7 +106,7 @@ def test_results_have_the_sizes_that_real_tensors_give(name: str, dynamic: bool)
     reals = as_list(CALLS[name](X, IDS, LIST))
     values = {"rows": 3, "columns": 3} if dynamic else {}
     values |= unbacked_values(results, reals)
-    for made in ("u0", "u1"):  # of which an expression was made
+    for made in ("u0", "u1"):  # combined in an expression
         if made in env.symbols and made not in values:
             values[made] = 6 if "> 0]" in name or name in ("cat", "slice", "view") else 2
     if name == "cat":
@@ -143,7 +143,7 @@ def test_values_are_symbols_of_their_type() -> None:
     assert [[str(each) for each in row] for row in listed] == [["u1", "u2"], ["u3", "u4"]]
     with pytest.raises(UnbackedSymbolError, match="zuf0"):
         bool(value > 2)
-    with pytest.raises(UnbackedSymbolError, match="known to data alone"):
+    with pytest.raises(UnbackedSymbolError, match="depends on data"):
         int(mode.from_tensor(torch.tensor(7)))
 
 

@@ -21,7 +21,7 @@ def test_equal_names_are_one_symbol_and_need_equal_hints() -> None:
     assert (first == second) is True
     with pytest.raises(ValueError, match="'batch' is 4 elsewhere and 5 here"):
         env.create_symint(5, "batch")
-    with pytest.raises(ValueError, match="no name for a symbol"):
+    with pytest.raises(ValueError, match="not a valid name for a symbol"):
         env.create_symint(5, "2 words")
 
 

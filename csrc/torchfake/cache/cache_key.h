@@ -21,6 +21,7 @@ enum class Bypass : uint8_t {
   kCount,
 };
 
+// The reason in words, as cache_info() reports it: "cache disabled".
 const char* bypass_reason_name(Bypass reason);
 
 // Note [Cache key]

@@ -137,12 +137,7 @@ OutputRecipe OutcomeRecorder::recipe(const at::Tensor& output) const {
   return recipe;
 }
 
-CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c10::Device device, Bypass& reason)
-    const {
-  auto entry = c10::make_intrusive<CacheEntry>();
-  entry->key.assign(key.words().begin(), key.words().end());
-  entry->hash = key.hash();
-  entry->device = device;
+bool OutcomeRecorder::record_changes(const Call& call, CacheEntry& entry) const {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Before& before = inputs_[i];
     const c10::TensorImpl& now = *before.tensor;
@@ -150,8 +145,7 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
       continue;
     }
     if (storage_of(now) != before.storage || now.key_set() != before.keys) {
-      reason = Bypass::kReplacedStorage;
-      return CacheEntryPtr();
+      return false;
     }
     // Views share a version counter with their base: counted once.
     const uint32_t counted_up = version_of(now) - before.version;
@@ -163,13 +157,25 @@ CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c1
     Geometry geometry(now);
     const bool moved = geometry != before.geometry;
     if (moved && !call.traits.reads_storage) {
-      reason = Bypass::kReplacedStorage;  // the key does not contain the input's position in its storage
-      return CacheEntryPtr();
+      return false;  // the key does not contain the input's position in its storage
     }
     if (moved || version_bumps > 0) {
-      entry->changes.push_back(
+      entry.changes.push_back(
           {static_cast<uint32_t>(i), version_bumps, moved ? std::optional(std::move(geometry)) : std::nullopt});
     }
+  }
+  return true;
+}
+
+CacheEntryPtr OutcomeRecorder::outcome(const Call& call, const CacheKey& key, c10::Device device, Bypass& reason)
+    const {
+  auto entry = c10::make_intrusive<CacheEntry>();
+  entry->key.assign(key.words().begin(), key.words().end());
+  entry->hash = key.hash();
+  entry->device = device;
+  if (!record_changes(call, *entry)) {
+    reason = Bypass::kReplacedStorage;
+    return CacheEntryPtr();
   }
   c10::SmallVector<const c10::StorageImpl*, 4> fresh;
   const auto add = [&](const at::Tensor& tensor) {

@@ -109,6 +109,8 @@ class OutcomeRecorder {
     c10::DispatchKeySet keys;
   };
 
+  // Records how the inputs have changed. Returns false if an entry cannot express it.
+  bool record_changes(const Call& call, CacheEntry& entry) const;
   OutputRecipe recipe(const at::Tensor& output) const;
   std::optional<uint32_t> input_that_is(const c10::TensorImpl& output) const;
   std::optional<uint32_t> input_sharing(const c10::StorageImpl* storage) const;

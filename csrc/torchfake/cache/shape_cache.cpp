@@ -355,7 +355,7 @@ void set_enabled(bool enabled) {
   shared().enabled.turn(enabled);
 }
 
-bool answers_alone() {
+bool hits_complete_calls() {
   return enabled() && !cross_check();
 }
 

@@ -42,10 +42,13 @@ void set_values(const CacheEntry& entry, c10::intrusive_ptr<DerivedValues> value
 // Whether the entry has room for the values of further sources.
 bool takes_values(const CacheEntry& entry);
 
+// Counts a call that bypassed the cache.
 void count_bypass(Bypass reason);
 
+// The counters of all threads since the last `clear`, and the limits.
 CacheInfo info();
 void clear();
+// Sets the limits and empties the cache.
 void set_limits(size_t max_entries, size_t max_bytes);
 
 // Whether the cache is enabled, for all modes and threads: switched on, and not held off by a NoCache.
@@ -55,7 +58,7 @@ void set_enabled(bool enabled);
 bool cross_check();
 void set_cross_check(bool cross_check);
 // Whether a hit completes a call: the cache is enabled and not being cross-checked.
-bool answers_alone();
+bool hits_complete_calls();
 
 // While alive, the cache is not used on any thread: by any mode, or by `mode` alone if given. Scopes may overlap in any
 // order, and end on another thread than they began on.

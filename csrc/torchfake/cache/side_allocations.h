@@ -14,6 +14,7 @@ namespace torchfake {
 //
 // `replay` handles steps that name outputs; the unboxed path does not.
 
+// Whether any of the steps names an output.
 inline bool name_outputs(c10::ArrayRef<SideAllocation> allocations) {
   return std::any_of(allocations.begin(), allocations.end(), [](const SideAllocation& step) {
     return step.kind == SideAllocation::Kind::kOutput;

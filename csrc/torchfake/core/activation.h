@@ -48,6 +48,7 @@ void activate();
 // using fakes.
 bool deactivate();
 
+// Whether the changes of the first list are installed.
 bool is_active();
 
 // Whether some mode that has been entered or has created a fake is alive. If not, no fake exists.
@@ -71,6 +72,7 @@ void begin_use(ModeState& mode);
 // Called when a used mode is destroyed.
 void end_use() noexcept;
 
+// Called when a thread enters or leaves a mode.
 void mode_entered();
 void mode_left() noexcept;
 

@@ -65,12 +65,13 @@ using UnsupportedMutationAliasingException = TypedError<ErrorKind::kUnsupportedM
 using ErrorHook = void (*)(const FakeTensorError&);
 void set_error_hook(ErrorHook hook);
 
+// Passes an error that leaves the engine to the hook, unless an enclosing boundary will do so.
+void show_to_hook(const FakeTensorError& error);
+
 // Runs `body`; an error of ours that leaves it is passed to the hook. Every exit of the engine is inside such a
 // boundary. The engine's own calls come back to it, so boundaries nest. Between two of them errors keep their type,
 // because kernels of the outer call distinguish them. The outermost boundary calls the hook, and so does an inner one
 // if Python code, which would lose the type, runs in between.
-void show_to_hook(const FakeTensorError& error);
-
 template <typename Body>
 decltype(auto) at_the_boundary(const Body& body) {
   try {

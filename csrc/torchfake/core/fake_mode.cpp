@@ -28,7 +28,7 @@ namespace {
 
 std::atomic<int64_t> g_exclusive_modes{0};
 std::atomic<int64_t> g_recorded_scopes{0};
-std::atomic<int64_t> g_reasons_to_look{0};  // both kinds together
+std::atomic<int64_t> g_reasons_to_check{0};  // both kinds together
 
 thread_local std::optional<RealTensors> t_real_tensors;
 
@@ -59,7 +59,7 @@ std::shared_ptr<ModeInfo> enter(ModePtr mode, std::shared_ptr<OpRecorder> record
   auto info = std::make_shared<ModeInfo>();
   if (recorder) {
     ++g_recorded_scopes;
-    ++g_reasons_to_look;
+    ++g_reasons_to_check;
   }
   info->recorder = std::move(recorder);
   info->outer = innermost_entry();
@@ -85,7 +85,7 @@ void leave(ModeInfo& info) {
   }
   if (info.recorder) {
     --g_recorded_scopes;
-    --g_reasons_to_look;
+    --g_reasons_to_check;
   }
   bool was_included = info.was_included;
   bool was_multithreaded = info.was_multithreaded;
@@ -112,7 +112,7 @@ void leave(ModeInfo& info) {
 
 ModeState::ModeState(FakeModeOptions options) : options(std::move(options)), cache(this->options.cache_enabled) {
   g_exclusive_modes += this->options.exclusive ? 1 : 0;
-  g_reasons_to_look += this->options.exclusive ? 1 : 0;
+  g_reasons_to_check += this->options.exclusive ? 1 : 0;
 }
 
 void ModeState::release_resources() {
@@ -124,7 +124,7 @@ void ModeState::release_resources() {
 ModeState::~ModeState() {
   ModeState::release_resources();
   g_exclusive_modes -= options.exclusive ? 1 : 0;
-  g_reasons_to_look -= options.exclusive ? 1 : 0;
+  g_reasons_to_check -= options.exclusive ? 1 : 0;
 }
 
 bool is_kept_out(const ModeState& mode) {
@@ -141,8 +141,8 @@ bool exclusive_modes_exist() {
   return g_exclusive_modes.load(std::memory_order_relaxed) > 0;
 }
 
-bool calls_need_a_look() {
-  return g_reasons_to_look.load(std::memory_order_relaxed) > 0;
+bool hits_need_checks() {
+  return g_reasons_to_check.load(std::memory_order_relaxed) > 0;
 }
 
 void restore_when_left(const std::function<std::function<void()>()>& save) {

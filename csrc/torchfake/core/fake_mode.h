@@ -190,7 +190,7 @@ bool exclusive_modes_exist();
 
 // Whether a cache hit must still check for fakes of two modes or for a recorder: some mode is exclusive, or some scope
 // of some thread has a recorder. A single flag, because every hit reads it.
-bool calls_need_a_look();
+bool hits_need_checks();
 
 // If this thread is in a mode, calls `save` immediately, and calls what it returns when the thread's outermost mode is
 // left. Further calls do nothing until then.

@@ -154,7 +154,7 @@ void refuse_data(c10::StorageImpl* /*storage*/) {
     raise(
         ErrorKind::kDataAccess,
         "data_ptr",
-        "a fake tensor holds no data to point to. Values are known only where they follow from small constants; keep "
+        "a fake tensor holds no data to point to. Values are known only if they are derived from small constants; keep "
         "this part out of the fake run, or run it on a real tensor.");
   });
 }

@@ -79,6 +79,7 @@ struct StorageContext final : ClaimedMemory {
   uintptr_t address = 0;
 };
 
+// The deleter of a fake storage's DataPtr: destroys its StorageContext, and reports the storage as freed.
 void delete_storage_context(void* context);
 
 // The number of real bytes behind all fakes of the process.

@@ -261,7 +261,7 @@ c10::Device normalize_device(c10::Device device) {
           c10::str(
               "CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?\n",
               device,
-              " was asked for, and the mode has ",
+              " was requested, but the mode has ",
               cards,
               cards == 1 ? " card." : " cards."));
     }

@@ -17,7 +17,7 @@ inline bool is_out_of_memory(const c10::Error& error) {
 }
 
 // A typed data pointer was requested from a tensor that has no data.
-inline bool asks_for_data(const c10::Error& error) {
+inline bool is_data_access(const c10::Error& error) {
   return says(error, "its data is not allocated yet");
 }
 

@@ -12,9 +12,6 @@ struct ValueRange {
   // Whether an element may also be NaN.
   bool may_be_nan = true;
 
-  bool says_nothing() const noexcept {
-    return low == -std::numeric_limits<double>::infinity() && high == std::numeric_limits<double>::infinity();
-  }
   bool is_one_value() const noexcept {
     return low == high && !may_be_nan;
   }

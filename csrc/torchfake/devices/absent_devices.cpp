@@ -159,7 +159,8 @@ class ClaimedGuard final : public c10::impl::DeviceGuardImplInterface {
         raise(
             ErrorKind::kDataAccess,
             "elapsed_time",
-            "nothing runs on a claimed device, so there is no time to tell. Time it on a real one, or keep this part "
+            "nothing runs on a claimed device, so there is no elapsed time. Measure it on a real one, or keep this "
+            "part "
             "out of the fake run.");
       }
     });
@@ -245,7 +246,7 @@ c10::Scalar read_fake_number(const FakeTensorImpl* fake) {
     raise(
         ErrorKind::kDataDependentOutput,
         "aten::_local_scalar_dense",
-        "the result is a value, and this fake tensor holds none. torch.stack makes a tensor of fakes without reading "
+        "the result is a value, which this fake tensor does not have. torch.stack combines fakes without reading "
         "them, "
         "where torch.tensor([...]) reads them.");
   });

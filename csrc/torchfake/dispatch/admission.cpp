@@ -25,24 +25,14 @@ RealTensors rule_for_real_tensors(const ModePtr& mode) {
 }
 
 [[noreturn]] void refuse(const Call& call, const TensorArg& tensor, const at::Tensor& real, const ModePtr& mode) {
-  const char* what = real.is_meta() ? " is a meta tensor" : " is a real tensor";
-  if (mode->options.real_tensors == RealTensors::kAmongThemselves) {
-    raise(
-        ErrorKind::kRealTensor,
-        call.op_name(),
-        c10::str(
-            call.describe(tensor),
-            what,
-            " and others are fake; convert it with torchfake.to_fake, or create it inside the mode."));
-  }
+  const char* way_out = mode->options.real_tensors == RealTensors::kAmongThemselves
+      ? " and others are fake; convert it with torchfake.to_fake, or create it inside the mode."
+      : ", which from_tensor of the mode converts. Please convert all Tensors to FakeTensors first or instantiate "
+        "FakeTensorMode with 'allow_non_fake_inputs'.";
   raise(
       ErrorKind::kRealTensor,
       call.op_name(),
-      c10::str(
-          call.describe(tensor),
-          what,
-          ", which from_tensor of the mode converts. Please convert all Tensors to FakeTensors first or instantiate "
-          "FakeTensorMode with 'allow_non_fake_inputs'."));
+      c10::str(call.describe(tensor), real.is_meta() ? " is a meta tensor" : " is a real tensor", way_out));
 }
 
 at::Tensor tensor_of(const TensorArg& arg) {
@@ -129,7 +119,7 @@ void convert_all(Call& call, const ModePtr& mode) {
 }
 
 // Whether the call has tensor arguments and all of them are Python numbers.
-bool has_numbers_alone(const Call& call) {
+bool has_only_numbers(const Call& call) {
   if (call.tensors().empty() || call.traits.mutates) {
     return false;
   }
@@ -193,7 +183,7 @@ void refuse_other_modes(const Call& call) {
           call.op_name(),
           c10::str(
               call.describe(tensor),
-              " belongs to another mode. Mixing fake modes NYI: a FakeTensorMode takes its own fakes alone. Convert it "
+              " belongs to another mode. Mixing fake modes NYI: a FakeTensorMode only takes its own fakes. Convert it "
               "with the mode's from_tensor."));
     }
   }
@@ -219,7 +209,7 @@ Route route_without_fakes(const Call& call, const ModePtr& mode) {
   if (call.traits.lift != Lift::kNo) {
     return Route::kLift;
   }
-  if (has_numbers_alone(call)) {
+  if (has_only_numbers(call)) {
     return Route::kNumbers;
   }
   if (!stays_real(call, mode)) {

@@ -93,13 +93,13 @@ c10::Device claimed_by_outputs(const Call& call, const ModeState& mode) {
       raise(
           ErrorKind::kDeviceNotFaked,
           call.op_name(),
-          c10::str("device ", device, " was asked for in a mode with fake_cuda=False; turn it on to claim it."));
+          c10::str("device ", device, " was requested in a mode with fake_cuda=False; enable fake_cuda to claim it."));
     }
     if (!mode.options.allow_meta && device.is_meta()) {
       raise(
           ErrorKind::kUnsupportedFakeTensor,
           call.op_name(),
-          "the meta device was asked for in a mode with allow_meta=False.");
+          "the meta device was requested in a mode with allow_meta=False.");
     }
     return device;
   }

@@ -1,23 +1,19 @@
 // The fallback kernel on the Fake key, which handles every operator on fakes and every operator called in the mode.
 #include <torch/library.h>
 
-#include <torchfake/cache/shape_cache.h>
 #include <torchfake/core/activation.h>
 #include <torchfake/core/call_context.h>
 #include <torchfake/core/dispatch_keys.h>
 #include <torchfake/core/errors.h>
 #include <torchfake/dispatch/admission.h>
-#include <torchfake/dispatch/allocating_call.h>
+#include <torchfake/dispatch/fake_call.h>
 #include <torchfake/dispatch/known_answers.h>
 #include <torchfake/dispatch/layout_call.h>
 #include <torchfake/dispatch/meta_call.h>
-#include <torchfake/dispatch/miss.h>
 #include <torchfake/dispatch/new_symbols.h>
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/dispatch/unboxed_call.h>
-#include <torchfake/values/deriving.h>
-#include <torchfake/values/value_tracker.h>
 
 #include <limits>
 
@@ -35,111 +31,7 @@ const ModePtr& default_mode() {
   return mode;
 }
 
-// Whether the values of the outputs may depend on the key only. See Note [Constants].
-bool has_constant_source(const Call& call) {
-  return call.traits.values == ValueSource::kConstant || call.traits.values == ValueSource::kOverwrite;
-}
-
-// Whether the values that a hit derives may be stored with the entry. See Note [Constants].
-bool may_be_stored(const Call& call, const CacheEntry& entry, const ModeState& mode) {
-  const auto is_fresh = [](const OutputRecipe& output) { return output.kind == OutputRecipe::Kind::kFresh; };
-  const auto is_tensor = [](int32_t size) { return size == -1; };
-  return follows_from_sources(call.traits) && !mode.options.propagate_real_tensors &&
-      std::all_of(entry.outputs.begin(), entry.outputs.end(), is_fresh) &&
-      std::all_of(entry.returns.begin(), entry.returns.end(), is_tensor);
-}
-
-// Handles a hit whose sources equal those of stored values: replays the outcome together with these values.
-bool answered_as_before(Call& call, const CacheEntry& entry, const Sources& sources, const ModePtr& mode) {
-  const DerivedValues* derived = entry.values.load(std::memory_order_acquire);
-  while (derived != nullptr && !(fits_mode(*derived, mode->options) && sources.are_those_of(*derived))) {
-    derived = derived->next.load(std::memory_order_acquire);
-  }
-  if (derived == nullptr) {
-    return false;
-  }
-  replay(call, entry, mode);
-  const c10::ArrayRef<c10::IValue> outputs = outputs_of(call);
-  for (size_t i = 0; i < std::min(outputs.size(), derived->outputs.size()); ++i) {
-    give_values(*as_fake(outputs[i].toTensor()), derived->outputs[i]);
-  }
-  return true;
-}
-
-// Stores the values that a hit has derived from its key, or from `sources` if not null.
-void store(const Call& call, const CacheEntry& entry, const Sources* sources, bool computes, const ModeState& mode) {
-  if (sources == nullptr && !follows_from_key(call)) {
-    return;
-  }
-  c10::intrusive_ptr<DerivedValues> derived = derived_values(call, mode, computes || sources == nullptr);
-  if (!derived) {
-    return;
-  }
-  if (sources != nullptr) {
-    derived->sources = sources->copy();
-  }
-  shape_cache::set_values(entry, std::move(derived));
-}
-
-// Looks up the key and handles the hit or miss, with constant propagation alongside.
-void answer(Call& call, const ModePtr& mode) {
-  const AllocatingCall allocating(call.traits, call.tensors(), *mode);
-  if (call.has_non_fake()) {
-    admit_real_tensors(call, mode);
-    if (C10_UNLIKELY(call.has_non_fake()) && has_layout_fake(call)) {
-      return layout_call(call, mode);  // a real tensor that was sparse
-    }
-  }
-  const ModeState& state = *mode;  // `mode` may be part of an argument and die with it; outputs keep the state alive
-  ValueTracker values(call, state);
-  CacheKey key;
-  const Bypass bypass = shape_cache::enabled() && mode->cache.is_on() ? key.build(call, *mode) : Bypass::kDisabled;
-  c10::Device device(c10::kCPU);
-  CacheEntryPtr hit;  // set if values may be stored with it
-  std::optional<Sources> sources;
-  if (C10_LIKELY(bypass == Bypass::kNone)) {
-    const CacheEntry* entry = shape_cache::find(key);
-    if (C10_LIKELY(entry != nullptr && !shape_cache::cross_check())) {
-      device = entry->device;
-      if (CallContext* around = CallContext::current()) {
-        around->settings |= key.settings();
-      }
-      if (values.follows_from_inputs() && may_be_stored(call, *entry, *mode)) {
-        if (!sources.emplace().read(call)) {
-          sources.reset();
-        } else if (answered_as_before(call, *entry, *sources, mode)) {
-          return;
-        }
-      }
-      const bool lacks_constant =
-          has_constant_source(call) && entry->is_one_tensor && entry->values.load(std::memory_order_acquire) == nullptr;
-      if ((sources.has_value() && shape_cache::takes_values(*entry)) || lacks_constant) {
-        hit = CacheEntryPtr::unsafe_reclaim_from_nonowning(const_cast<CacheEntry*>(entry));
-      }
-      values.keep_arguments();
-      replay(call, *entry, mode);
-    } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
-      return layout_call(call, mode);
-    } else {
-      values.keep_arguments();
-      return run_and_remember(call, values, ModePtr(mode), key, entry);
-    }
-  } else if (C10_UNLIKELY(!ShapeEnv::exist()) && has_symbols(call)) {
-    ShapeEnv::note_existence();  // the first symbol is PyTorch's own, and the mode has no environment
-    return symbolic_call(call, ModePtr(mode), &answer);
-  } else if (C10_UNLIKELY(asks_for_sparse_layout(call))) {
-    return layout_call(call, mode);
-  } else {
-    values.keep_arguments();
-    device = run_without_key(call, values, ModePtr(mode), bypass);
-  }
-  values.follow(call, device);
-  if (hit && (sources.has_value() || hit->outputs.front().kind != OutputRecipe::Kind::kView)) {
-    store(call, *hit, sources ? &*sources : nullptr, values.computes(), state);
-  }
-}
-
-void follow(Route route, Call& call, const ModePtr& mode) {
+void take_route(Route route, Call& call, const ModePtr& mode) {
   switch (route) {
     case Route::kFake:
       if (C10_UNLIKELY(ShapeEnv::exist())) {
@@ -147,10 +39,10 @@ void follow(Route route, Call& call, const ModePtr& mode) {
           return;
         }
         if (has_symbols(call)) {
-          return symbolic_call(call, mode, &answer);
+          return symbolic_call(call, mode, &fake_call);
         }
       }
-      return answer(call, mode);
+      return fake_call(call, mode);
     case Route::kReal:
       return real_call(call);
     case Route::kLift:
@@ -175,13 +67,13 @@ bool is_recorded(Route route, const ModeState& mode) {
       (route == Route::kFake || route == Route::kLift || route == Route::kNumbers || route == Route::kLayout);
 }
 
-void record(Route route, Call& call, const ModePtr& of_argument) {
+void take_recorded_route(Route route, Call& call, const ModePtr& of_argument) {
   // Copied: the argument that holds the mode may be destroyed during the call.
   const ModePtr mode = of_argument;  // NOLINT(performance-unnecessary-copy-initialization)
   const std::shared_ptr<OpRecorder> of_scope = scope_recorder();
   const std::vector<c10::IValue> arguments(
       call.stack->end() - static_cast<ptrdiff_t>(call.num_args()), call.stack->end());
-  follow(route, call, mode);
+  take_route(route, call, mode);
   for (OpRecorder* recorder : {mode->options.recorder.get(), of_scope.get()}) {
     if (recorder != nullptr) {
       recorder->on_op(call.op, arguments, outputs_of(call));
@@ -199,9 +91,9 @@ void dispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const ModePtr& mode = found != nullptr ? *found : default_mode();
   const Route route = find_route(call, mode);
   if (C10_UNLIKELY(is_recorded(route, *mode))) {
-    return record(route, call, mode);
+    return take_recorded_route(route, call, mode);
   }
-  follow(route, call, mode);
+  take_route(route, call, mode);
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -6,6 +6,7 @@
 
 namespace torchfake {
 
+// Whether this is a SymInt, SymFloat or SymBool.
 bool is_symbolic_number(const c10::IValue& value);
 // Whether this is a list with at least one symbolic element.
 bool is_symbolic_list(const c10::IValue& value);

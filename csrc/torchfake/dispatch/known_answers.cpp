@@ -58,15 +58,15 @@ void refuse_unknown_values(const Call& call) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
-        "the result is a value, and this fake tensor holds none. Values are known only where they follow from small "
-        "constants; keep this branch out of the fake run, pass the value in, or let real values travel along "
+        "the result is a value, which this fake tensor does not have. Values are known only if they are derived from "
+        "small constants; keep this branch out of the fake run, pass the value in, or propagate real values "
         "(propagate_real_tensors).");
   }
   raise(
       ErrorKind::kDynamicOutputShape,
       call.op_name(),
-      "the shape of the result depends on values, and this fake tensor holds none. Values are known only where they "
-      "follow from small constants; use an operator whose output has a fixed shape, or let real values travel along "
+      "the shape of the result depends on values, which this fake tensor does not have. Values are known only if they "
+      "are derived from small constants; use an operator whose output has a fixed shape, or propagate real values "
       "(propagate_real_tensors).");
 }
 

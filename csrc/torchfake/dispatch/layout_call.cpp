@@ -70,7 +70,7 @@ std::optional<c10::Layout> layout_argument(const Call& call) {
 }
 
 // Whether the flag of a backward operator requests a sparse gradient. Forward operators only pass it on.
-bool asks_for_sparse_gradient(const Call& call) {
+bool requests_sparse_gradient(const Call& call) {
   const std::vector<c10::Argument>& arguments = call.op.schema().arguments();
   for (size_t i = 0; i < call.num_args(); ++i) {
     if (arguments[i].name() == "sparse" && call.arg(i).isBool() && call.arg(i).toBool()) {
@@ -120,8 +120,8 @@ bool has_layout_fake(const Call& call) {
   });
 }
 
-bool asks_for_sparse_layout(const Call& call) {
-  return is_sparse_layout(layout_argument(call).value_or(c10::kStrided)) || asks_for_sparse_gradient(call);
+bool requests_sparse_layout(const Call& call) {
+  return is_sparse_layout(layout_argument(call).value_or(c10::kStrided)) || requests_sparse_gradient(call);
 }
 
 c10::Device common_device(const Call& call, const ModeState& mode) {

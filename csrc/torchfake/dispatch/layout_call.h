@@ -24,8 +24,10 @@ namespace torchfake {
 bool has_layout_fake(const Call& call);
 
 // Whether an argument of the call requests a sparse layout: a layout, or the flag of a backward operator.
-bool asks_for_sparse_layout(const Call& call);
+bool requests_sparse_layout(const Call& call);
 
+// Handles a layout call: replaces the arguments on the stack by the results. Throws DynamicOutputShapeException if the
+// outcome depends on unknown data, and UnsupportedOperatorException if no rule, kernel or stand-ins determine it.
 void layout_call(Call& call, const ModePtr& mode);
 
 // Handles a layout call while the engine is excluded (no_dispatch): runs it on plain meta tensors in place of the

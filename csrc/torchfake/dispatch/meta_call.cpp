@@ -75,7 +75,7 @@ class NoTorchFunction {
 };
 
 // A factory kernel creates its tensors on meta, in memory that is not pinned.
-void ask_for_meta(Call& call) {
+void request_meta_device(Call& call) {
   for (size_t i = 0; i < call.num_args(); ++i) {
     const ArgKind kind = call.traits.args[i].kind;
     if (kind == ArgKind::kDevice && (!call.arg(i).isNone() || !call.has_fake())) {
@@ -152,14 +152,14 @@ void call_on_meta_key(Call& call) {
 
 // Whether a composite failed only because fakes have no values. Any other error is one that the real operator raises
 // too, and that the Python kernel might not raise.
-bool is_of_fakes_alone(const c10::Error& error) {
+bool is_caused_by_missing_values(const c10::Error& error) {
   if (dynamic_cast<const FakeTensorError*>(&error) != nullptr) {
     return true;
   }
   if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) {
     return !refuses_dtype(error) && !says(error, kOtherDevicesOnly);
   }
-  return asks_for_data(error);
+  return is_data_access(error);
 }
 
 // Some composites read values (linspace between tensors) where the kernel on the Meta key does not.
@@ -179,7 +179,7 @@ void call_composite(Call& call, c10::DispatchKey key) {
   try {
     return call.op.callBoxedForDispatchKey(key, *call.stack);
   } catch (const c10::Error& error) {
-    if (!is_of_fakes_alone(error)) {
+    if (!is_caused_by_missing_values(error)) {
       throw;
     }
   }
@@ -286,7 +286,7 @@ bool has_meta_kernel(const Call& call) {
 namespace {
 
 void call_in_kernel(Call& call, c10::Device device) {
-  ask_for_meta(call);
+  request_meta_device(call);
   CallContext& context = *CallContext::current();
   InKernel in_kernel;
   Scoped claimed(context.claimed_device, device);
@@ -301,15 +301,14 @@ void call_in_kernel(Call& call, c10::Device device) {
   try {
     lending_devices(call, [&] { run_kernel(call); });
   } catch (const c10::Error& error) {
-    if (!asks_for_data(error)) {
+    if (!is_data_access(error)) {
       throw;
     }
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
-        "the kernel reads values of an argument, and fakes hold none. Values are known only where they follow from "
-        "small "
-        "constants; keep this operator out of the fake run.");
+        "the kernel reads values of an argument, which fakes do not have. Values are known only if they are derived "
+        "from small constants; keep this operator out of the fake run.");
   }
 }
 
@@ -401,21 +400,27 @@ void nested_call(Call& call) {
     if (answer_with_known_value(call)) {
       return;
     }
-    raise(ErrorKind::kDataDependentOutput, call.op_name(), "a kernel asked for a value, and fakes hold none.");
+    raise(
+        ErrorKind::kDataDependentOutput,
+        call.op_name(),
+        "a kernel read a value, which fakes do not have. Keep this operator out of the fake run.");
   }
   if (call.traits.shape_is_data) {
-    raise(ErrorKind::kDynamicOutputShape, call.op_name(), "a kernel asked for values, and fakes hold none.");
+    raise(
+        ErrorKind::kDynamicOutputShape,
+        call.op_name(),
+        "the shape of the result depends on values, which fakes do not have. Keep this operator out of the fake run.");
   }
   if (!has_meta_kernel(call)) {
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
-        "a kernel calls this operator, and no meta kernel and no decomposition can tell what it returns.");
+        "a kernel calls this operator, which has neither a meta kernel nor a decomposition.");
   }
   if (call.traits.is_composite && must_decompose(call.op)) {
     return call.op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *call.stack);
   }
-  ask_for_meta(call);
+  request_meta_device(call);
   if (call.traits.kernel == nullptr && CallContext::current()->in_python_kernel) {
     // Not the composite, which may itself have called this Python kernel.
     Scoped composite(CallContext::current()->in_composite, false);

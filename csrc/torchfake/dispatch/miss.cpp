@@ -19,7 +19,7 @@ namespace torchfake {
 namespace {
 
 // An input may have been resized, or given a storage created elsewhere (`x.set_(storage)` in torch.load).
-void after_a_change(const Inputs& inputs, const ModePtr& mode) {
+void adopt_changes(const Inputs& inputs, const ModePtr& mode) {
   inputs.for_each_fake([&](const FakeTensorImpl& fake) {
     if (fake.has_storage()) {
       note_resize(fake.unsafe_storage().unsafeGetStorageImpl());
@@ -63,17 +63,17 @@ c10::Device run_fake_impl(Call& call, const ModePtr& mode) {
   return device;
 }
 
-bool rule_answers(Call& call, const ModePtr& mode) {
+bool handled_by_rule(Call& call, const ModePtr& mode) {
   return call.traits.rule != nullptr && call.traits.rule(call, mode) == RuleResult::kAnswered;
 }
 
 // Whether the outcome depends on values that no kernel on metadata can compute it without.
-bool asks_for_values(const OpTraits& traits) {
+bool depends_on_data(const OpTraits& traits) {
   return (traits.data_dependent || traits.dynamic_shape) && !traits.takes_masks;
 }
 
 // Returns whether the call has been handled. Throws if values are unknown and every kernel needs them.
-bool answered_by_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
+bool handled_by_values(Call& call, const ValueTracker& values, c10::Device device, const ModePtr& mode) {
   const bool cpu_decides = device.is_cpu() || !call.traits.differs_from_cpu;
   if (values.inputs_known() && cpu_decides) {
     answer_from_values(call, values, device, mode);
@@ -82,10 +82,10 @@ bool answered_by_values(Call& call, const ValueTracker& values, c10::Device devi
   if (call.traits.kernel != nullptr) {
     return false;
   }
-  if (rule_answers(call, mode)) {
+  if (handled_by_rule(call, mode)) {
     return true;
   }
-  if (!stands_in(mode, call.op_name(), "what ones give")) {
+  if (!stands_in(mode, call.op_name(), "the result for ones")) {
     refuse_unknown_values(call);
   }
   const Inputs inputs(call);
@@ -117,18 +117,18 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   refuse_symbols(call);
   const c10::Device device = device_rule(call, *mode);
   check_refusals(call, device);
-  if (asks_for_values(call.traits) && answered_by_values(call, values, device, mode)) {
+  if (depends_on_data(call.traits) && handled_by_values(call, values, device, mode)) {
     return device;
   }
   const Inputs inputs(call);
-  const auto answer = [&] {
-    if (!rule_answers(call, mode)) {
+  const auto compute = [&] {
+    if (!handled_by_rule(call, mode)) {
       has_meta_kernel(call) ? meta_call(call, device) : zeros_call(call, device, *mode);
     }
     wrap_outputs(call, inputs, device, mode);
   };
   if (C10_LIKELY(!call.traits.changes_geometry)) {
-    answer();
+    compute();
     return device;
   }
   const StorageObserver* observer = mode->options.storage_observer.get();
@@ -136,8 +136,8 @@ c10::Device run(Call& call, const ValueTracker& values, const ModePtr& mode) {
   const std::optional<GeometryBackup> backup =
       may_refuse ? std::optional<GeometryBackup>(std::in_place, call) : std::nullopt;
   try {
-    answer();
-    after_a_change(inputs, mode);
+    compute();
+    adopt_changes(inputs, mode);
   } catch (...) {
     if (backup) {
       backup->restore();
@@ -218,7 +218,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
     Bypass reason = context.is_unkeyed ? Bypass::kDataDependent : Bypass::kNone;
     CacheEntryPtr outcome = reason == Bypass::kNone ? recorder.outcome(call, key, device, reason) : CacheEntryPtr();
     if (values_follow_from_key) {
-      values.follow(call, device);
+      values.finish(call, device);
     }
     if (outcome) {
       outcome->allocations = std::move(allocations);
@@ -236,7 +236,7 @@ void run_and_remember(Call& call, ValueTracker& values, const ModePtr& mode, Cac
     throw;
   }
   if (!values_follow_from_key) {
-    values.follow(call, device);
+    values.finish(call, device);
   }
 }
 

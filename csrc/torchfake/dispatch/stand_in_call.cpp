@@ -132,10 +132,10 @@ bool agree_on_parameters(const Call& call, Run& one, Run& other) {
   raise(
       is_value ? ErrorKind::kDataDependentOutput : ErrorKind::kDynamicOutputShape,
       call.op_name(),
-      "the result depends on values or on which elements are stored, and fake tensors hold neither. The number of "
+      "the result depends on values or on which elements are stored, and fake tensors have neither. The number of "
       "stored "
-      "elements is known only where indices and values follow from small constants; use an operator whose outcome is "
-      "fixed, or let real values travel along (propagate_real_tensors).");
+      "elements is known only if indices and values are derived from small constants; use an operator whose outcome "
+      "is fixed, or propagate real values (propagate_real_tensors).");
 }
 
 class Wrapping {
@@ -217,7 +217,7 @@ void stand_in_call(Call& call, c10::Device device, const ModePtr& mode) {
     raise(
         ErrorKind::kUnsupportedOperator,
         call.op_name(),
-        c10::str("no rule can tell what this operator returns for these layouts, and ", why, "."));
+        c10::str("no rule determines what this operator returns for these layouts, and ", why, "."));
   };
   if (!mode->options.allow_fallback_kernels) {
     refuse("the mode has allow_fallback_kernels=False");

@@ -29,7 +29,7 @@ UnboxedCall::UnboxedCall(const OpTraits& traits)
 }
 
 bool UnboxedCall::possible(const OpTraits& traits) {
-  return traits.is_keyed && shape_cache::answers_alone() && CallContext::current() == nullptr;
+  return traits.is_keyed && shape_cache::hits_complete_calls() && CallContext::current() == nullptr;
 }
 
 // Whether known values of the arguments may affect the call. For an argument that is overwritten as a whole, `find`
@@ -264,7 +264,7 @@ bool UnboxedCall::mode_agrees() const {
   if (!(*mode_)->cache.is_on() || options.recorder || options.propagate_real_tensors) {
     return false;
   }
-  if (C10_UNLIKELY(calls_need_a_look())) {
+  if (C10_UNLIKELY(hits_need_checks())) {
     if (scope_is_recorded()) {
       return false;
     }

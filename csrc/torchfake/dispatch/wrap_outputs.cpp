@@ -46,7 +46,7 @@ at::Tensor wrap(
             output.layout(),
             " ",
             output.scalar_type(),
-            "; a kernel on metadata returns strided tensors alone."));
+            "; a kernel on metadata must return strided tensors."));
   }
   const c10::TensorImpl* impl = output.unsafeGetTensorImpl();
   const c10::Storage& storage = impl->unsafe_storage();

@@ -23,7 +23,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
   raise(
       ErrorKind::kUnsupportedOperator,
       call.op_name(),
-      "no meta kernel and no decomposition can tell what this operator returns, and " + why +
+      "this operator has neither a meta kernel nor a decomposition, and " + why +
           ". For an operator of your own, register one with torch.library.register_fake.");
 }
 
@@ -33,7 +33,7 @@ constexpr size_t kMaxBytes = size_t{64} << 20;
       ErrorKind::kUnsupportedMutationAliasing,
       call.op_name(),
       "its CPU kernel, tried on zeros, " + what +
-          ", and its schema does not say so. Say it there, or register a fake implementation with "
+          ", which its schema does not declare. Declare it there, or register a fake implementation with "
           "torch.library.register_fake.");
 }
 
@@ -52,7 +52,7 @@ void refuse_values(const Call& call) {
   for (const c10::Argument& result : call.op.schema().returns()) {
     const c10::TypeKind kind = result.real_type()->kind();
     if (!call.traits.is_builtin && kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType) {
-      refuse(call, "what it returns is a value, which its CPU kernel would make up from zeros");
+      refuse(call, "it returns a value, which its CPU kernel would compute from zeros");
     }
   }
 }
@@ -133,13 +133,8 @@ bool are_zeros(const at::Tensor& tensor) {
   return std::all_of(bytes, bytes + tensor.storage().nbytes(), [](char byte) { return byte == 0; });
 }
 
-}  // namespace
-
-void zeros_call(Call& call, c10::Device /*device*/, const ModeState& mode) {
-  trial_call(call, mode, /*fill=*/0);
-}
-
-void trial_call(Call& call, const ModeState& mode, int fill) {
+// Throws if the CPU kernel may not be tried.
+void check_trial(const Call& call, const ModeState& mode) {
   if (!mode.options.allow_fallback_kernels) {
     refuse(call, "the mode has allow_fallback_kernels=False");
   }
@@ -153,6 +148,40 @@ void trial_call(Call& call, const ModeState& mode, int fill) {
     refuse(call, "its inputs are too large to try its CPU kernel on zeros");
   }
   refuse_values(call);
+}
+
+// The input fake, the view of one, or the plain meta tensor in place of a result of the CPU kernel.
+at::Tensor result_for(const Call& call, const Zeros& zeros, const at::Tensor& real, bool is_alias) {
+  if (!real.defined()) {
+    return real;
+  }
+  if (std::optional<at::Tensor> fake = zeros.fake_of(real)) {
+    return *fake;
+  }
+  if (std::optional<at::Tensor> base = zeros.base_of(real)) {
+    if (!is_alias || base->scalar_type() != real.scalar_type()) {
+      refuse_undeclared(call, "returns a view of an argument");
+    }
+    return base->as_strided(real.sizes(), real.strides(), real.storage_offset());
+  }
+  if (real.layout() != c10::kStrided || real.is_nested()) {
+    raise(
+        ErrorKind::kUnsupportedFakeTensor,
+        call.op_name(),
+        real.is_nested() ? "the result is nested; such a tensor cannot be fake."
+                         : c10::str("the result has layout ", real.layout(), "; such a tensor cannot be fake."));
+  }
+  return at::detail::empty_strided_meta(real.sizes(), real.strides(), real.scalar_type());
+}
+
+}  // namespace
+
+void zeros_call(Call& call, c10::Device /*device*/, const ModeState& mode) {
+  trial_call(call, mode, /*fill=*/0);
+}
+
+void trial_call(Call& call, const ModeState& mode, int fill) {
+  check_trial(call, mode);
   Zeros zeros(fill);
   torch::jit::Stack real;
   for (size_t i = 0; i < call.num_args(); ++i) {
@@ -181,29 +210,8 @@ void trial_call(Call& call, const ModeState& mode, int fill) {
   torch::jit::drop(*call.stack, call.num_args());
   for (size_t i = 0; i < real.size(); ++i) {
     const bool is_alias = call.op.schema().returns()[i].alias_info() != nullptr;
-    call.stack->push_back(map_tensors(real[i], [&](const at::Tensor& tensor) -> at::Tensor {
-      if (!tensor.defined()) {
-        return tensor;
-      }
-      if (std::optional<at::Tensor> fake = zeros.fake_of(tensor)) {
-        return *fake;
-      }
-      if (std::optional<at::Tensor> base = zeros.base_of(tensor)) {
-        if (!is_alias || base->scalar_type() != tensor.scalar_type()) {
-          refuse_undeclared(call, "returns a view of an argument");
-        }
-        return base->as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-      }
-      if (tensor.layout() != c10::kStrided || tensor.is_nested()) {
-        raise(
-            ErrorKind::kUnsupportedFakeTensor,
-            call.op_name(),
-            tensor.is_nested()
-                ? "the result is nested; such a tensor cannot be fake."
-                : c10::str("the result has layout ", tensor.layout(), "; such a tensor cannot be fake."));
-      }
-      return at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-    }));
+    call.stack->push_back(
+        map_tensors(real[i], [&](const at::Tensor& tensor) { return result_for(call, zeros, tensor, is_alias); }));
   }
 }
 

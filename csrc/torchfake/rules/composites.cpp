@@ -25,7 +25,7 @@ bool of_data_in_memory(const Call& call) {
   } catch (const FakeTensorError&) {
     throw;
   } catch (const c10::Error& error) {
-    if (!asks_for_data(error)) {
+    if (!is_data_access(error)) {
       throw;
     }
     raise(
@@ -42,7 +42,7 @@ void refuse_unknown(const Call& call, const TensorArg& tensor) {
       ErrorKind::kDataDependentOutput,
       call.op_name(),
       call.describe(tensor) +
-          " is read, and this fake tensor holds no values. Values are known only where they follow from small "
+          " is read, but its values are unknown. Values are known only if they are derived from small "
           "constants; pass them as such.");
 }
 

@@ -30,6 +30,7 @@ CompositeList library_composites();
 CompositeList pointer_composites();
 CompositeList symbolic_composites();
 
+// Runs the decomposition of a call: replaces the arguments on the stack by the results.
 void decompose(const Call& call);
 
 // The rule for decompositions that access data through a pointer or print it in an error message. PyTorch's own message
@@ -48,6 +49,7 @@ std::vector<int64_t> known_values_of(const Call& call, size_t arg);
 // A tensor with these numbers as known values. at::tensor() would write them through a data pointer.
 at::Tensor known_numbers(c10::IntArrayRef numbers, const ModePtr& mode);
 
+// Tries the rule on a boxed call, and decomposes the call if the rule does not apply.
 void call_boxed(CompositeRule rule, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // Conditions on the keys of the arguments under which a rule is tried: a fake may be among them (`keys` covers all of

@@ -48,7 +48,7 @@ bool affine_grid_generator_backward(const Call& call) {
 bool embedding_bag_sparse_backward(const Call& call) {
   TORCH_CHECK(
       !call.arg(8).isTensor() || call.arg(7).toInt() == 0,
-      "_embedding_bag_sparse_backward: per_sample_weights go with mode 0 (sum), got mode ",
+      "_embedding_bag_sparse_backward: per_sample_weights are only supported for mode 0 (sum), got mode ",
       call.arg(7).toInt());
   return false;
 }

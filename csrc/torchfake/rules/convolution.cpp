@@ -70,8 +70,7 @@ bool is_padded_by_a_step(const Geometry& g) {
   return false;
 }
 
-void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
-  const int64_t dim = weight.dim();
+void check_parameters(const Geometry& g) {
   const auto negative = [](int64_t value) { return value < 0; };
   const auto not_positive = [](int64_t value) { return value <= 0; };
   TORCH_CHECK(std::none_of(g.padding.begin(), g.padding.end(), negative), "negative padding is not supported");
@@ -81,6 +80,10 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
   TORCH_CHECK(std::none_of(g.stride.begin(), g.stride.end(), not_positive), "non-positive stride is not supported");
   TORCH_CHECK(std::none_of(g.dilation.begin(), g.dilation.end(), not_positive), "dilation should be greater than zero");
   TORCH_CHECK(g.groups > 0, "non-positive groups is not supported");
+}
+
+void check_shapes(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
+  const int64_t dim = weight.dim();
   TORCH_CHECK(
       input.dim() == dim,
       "Expected ",
@@ -127,6 +130,9 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
       " elements, but got bias of size ",
       bias.defined() ? bias.sizes() : c10::IntArrayRef(),
       " instead");
+}
+
+void check_dtypes(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   TORCH_CHECK(
       input.scalar_type() == weight.scalar_type(),
       "Input type (",
@@ -141,26 +147,36 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
       ") and bias type (",
       bias.defined() ? bias.scalar_type() : input.scalar_type(),
       ") should be the same");
+}
+
+// Neither device has kernels for all integer dtypes.
+void check_integers(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
   const bool computes = input.numel() > 0 && weight.numel() > 0;
-  if (computes && claimed_device().is_cuda() && c10::isIntegralType(input.scalar_type(), /*includeBool=*/true)) {
+  const int64_t dims = weight.dim() - 2;
+  if (!computes || !c10::isIntegralType(input.scalar_type(), /*includeBool=*/true)) {
+    return;
+  }
+  if (claimed_device().is_cuda()) {
     TORCH_CHECK_NOT_IMPLEMENTED(
         !is_padded_by_a_step(g),
         "\"slow_conv_transpose",
-        dim - 2,
+        dims,
         "d_out_cuda\" not implemented for '",
         input.scalar_type(),
         '\'');
     TORCH_CHECK(false, "getCudnnDataTypeFromScalarType() not supported for ", input.scalar_type());
   }
-  const bool whole = c10::isIntegralType(input.scalar_type(), /*includeBool=*/true);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !computes || !g.transposed || !claimed_device().is_cpu() || !whole || input.scalar_type() == c10::kLong,
+      !g.transposed || !claimed_device().is_cpu() || input.scalar_type() == c10::kLong,
       "\"slow_conv_transpose",
-      std::max<int64_t>(dim - 2, 2),
+      std::max<int64_t>(dims, 2),
       "d_out_cpu\" not implemented for '",
       input.scalar_type(),
       '\'');
-  for (int64_t i = 2; i < dim && !g.transposed; ++i) {
+}
+
+void check_kernel_fits(const at::Tensor& input, const at::Tensor& weight, const Geometry& g) {
+  for (int64_t i = 2; i < weight.dim() && !g.transposed; ++i) {
     const int64_t padded = input.size(i) + 2 * g.padding[i - 2];
     const int64_t kernel = g.dilation[i - 2] * (weight.size(i) - 1) + 1;
     TORCH_CHECK(
@@ -171,6 +187,14 @@ void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& 
         kernel,
         "). Kernel size can't be greater than actual input size");
   }
+}
+
+void check(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Geometry& g) {
+  check_parameters(g);
+  check_shapes(input, weight, bias, g);
+  check_dtypes(input, weight, bias);
+  check_integers(input, weight, g);
+  check_kernel_fits(input, weight, g);
 }
 
 bool is_supported(const char* question) {

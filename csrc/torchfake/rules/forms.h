@@ -79,6 +79,7 @@ void write_copy(const OutRule::Tensors& outs, const OutRule::Tensors& results);
 // its own tensors, which are then copied.
 void write_columns(const OutRule::Tensors& outs, const OutRule::Tensors& results);
 
+// The out= and in-place forms of an operator by their names: the plain form computes the result.
 NativeKernel out_form(std::string name, c10::OperatorName plain, OutRule rule);
 NativeKernel in_place_form(std::string name, c10::OperatorName plain);
 

@@ -314,7 +314,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> least_squares(
     raise(
         ErrorKind::kDynamicOutputShape,
         "aten::linalg_lstsq",
-        "this driver leaves residuals where the matrix has full rank, and that is for its values to say. Use 'gels' or "
+        "this driver returns residuals if the matrix has full rank, which depends on its values. Use 'gels' or "
         "'gelsy'.");
   }
   const at::Tensor right = is_vector ? other.unsqueeze(-1) : other;

@@ -11,6 +11,7 @@
 
 namespace torchfake {
 
+// A boxed C++ meta kernel of an operator.
 struct NativeKernel {
   std::string name;  // "aten::add.Tensor"
   c10::KernelFunction kernel;

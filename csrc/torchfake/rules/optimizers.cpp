@@ -36,12 +36,12 @@ void check_beside(at::TensorList params, at::TensorList others, const char* name
 void check_steps(at::TensorList params, at::TensorList steps) {
   TORCH_CHECK(
       params.size() == steps.size(),
-      "a fused optimizer step takes as many counts of steps as parameters, got ",
+      "a fused optimizer step takes one step count per parameter, got ",
       steps.size(),
       " and ",
       params.size());
   for (const at::Tensor& step : steps) {
-    TORCH_CHECK(step.numel() == 1, "a fused optimizer step counts steps in one number each, got ", step.sizes());
+    TORCH_CHECK(step.numel() == 1, "a fused optimizer step takes step counts of one element, got ", step.sizes());
   }
 }
 
@@ -49,7 +49,7 @@ void check_steps(at::TensorList params, at::TensorList steps) {
 void check_optional(at::TensorList params, at::TensorList others, bool wanted, const char* name) {
   TORCH_CHECK(
       wanted || others.empty() || !claimed_device().is_cpu(),
-      "a fused optimizer step was not asked for ",
+      "a fused optimizer step does not need ",
       name,
       ", and got ",
       others.size());

@@ -13,6 +13,7 @@ struct QuantizedRow {
   bool makes_quantized;  // from strided tensors
 };
 
+// The rows of all operators with such a rule.
 const std::vector<QuantizedRow>& quantized_rules();
 
 }  // namespace torchfake

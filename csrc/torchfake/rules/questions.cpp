@@ -48,8 +48,8 @@ RuleResult equal(Call& call, const ModePtr& mode) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),
-        "whether two tensors are equal depends on their values, and these fake tensors hold none. Values are known "
-        "only where they follow from small constants; keep this branch out of the fake run, or make the mode with "
+        "whether two tensors are equal depends on their values, which are unknown. Values are known only if they are "
+        "derived from small constants; keep this branch out of the fake run, or create the mode with "
         "distinct_tensors_differ.");
   }
   return answer_with(call, is_equal);
@@ -209,7 +209,7 @@ RuleResult finds_nothing(Call& call, const ModePtr& mode) {
   const FakeTensorImpl* fake = as_fake(self);
   const bool known = fake == nullptr || read_values(*fake, value_limit(mode->options));
   const bool is_whole = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
-  if (known || (!is_whole && !stands_in(mode, call.op_name(), "False, nothing is amiss"))) {
+  if (known || (!is_whole && !stands_in(mode, call.op_name(), "False, no invalid value"))) {
     return RuleResult::kContinue;
   }
   return answer_with(call, all_of(false, self, mode));

@@ -55,8 +55,10 @@ bool is_index(c10::ScalarType dtype, c10::ScalarType computed) {
   return (dtype == c10::kLong || dtype == c10::kInt) && !c10::isIntegralType(computed, /*includeBool=*/true);
 }
 
+}  // namespace
+
 // The tensors of a call by argument: their dtypes, and whether the record covers them.
-class Operands {
+class DtypeRefusals::Operands {
  public:
   Operands(const Call& call, bool looks_at_empty)
       : tensors_(call.num_args(), nullptr), looks_at_empty_(looks_at_empty) {
@@ -111,10 +113,12 @@ class Operands {
     return c10::typeMetaToScalarType(tensor.impl->dtype());
   }
 
-  c10::SmallVector<const TensorArg*, 8> tensors_;
+  std::vector<const TensorArg*> tensors_;
   bool looks_at_empty_;
   bool comparable_ = true;
 };
+
+namespace {
 
 const char* kernel_without(const RefusedDtypes& record, c10::ScalarType dtype) {
   for (const RefusedAlone& refused : record.alone) {
@@ -256,13 +260,8 @@ bool DtypeRefusals::can_speak(const Call& call) const {
       std::all_of(method_args_.begin(), method_args_.end(), is_given);
 }
 
-void DtypeRefusals::check(const Call& call, c10::Device device) const {
-  const std::vector<Row>& rows = device.is_cpu() ? cpu_ : cuda_;
-  if (rows.empty() || (!device.is_cpu() && !device.is_cuda()) || !can_speak(call)) {
-    return;
-  }
-  const Operands operands(call, looks_at_empty_);
-  // The row for exactly the tensors that are given: without a bias, the row without one.
+// The row for exactly the tensors that are given: without a bias, the row without one. Null if there is none.
+const DtypeRefusals::Row* DtypeRefusals::find_row(const std::vector<Row>& rows, const Operands& operands) {
   const auto* found = std::find_if(rows.data(), rows.data() + rows.size(), [&](const Row& row) {
     return std::all_of(rows.begin(), rows.end(), [&](const Row& any) {
       return std::all_of(any.arguments.begin(), any.arguments.end(), [&](size_t i) {
@@ -270,32 +269,44 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
       });
     });
   });
-  if (found == rows.data() + rows.size() || !operands.comparable(found->arguments)) {
+  return found == rows.data() + rows.size() ? nullptr : found;
+}
+
+// Whether the record covers a call whose first tensor has this dtype, given its numbers and out= arguments.
+bool DtypeRefusals::covers(const Call& call, const Operands& operands, c10::ScalarType first) const {
+  return std::none_of(
+             number_args_.begin(), number_args_.end(), [&](size_t i) { return promotes(call.arg(i), first); }) &&
+      std::all_of(outs_.begin(), outs_.end(), [&](size_t i) {
+           return operands.has(i) && (operands.dtype(i) == first || is_index(operands.dtype(i), first));
+         });
+}
+
+void DtypeRefusals::check(const Call& call, c10::Device device) const {
+  const std::vector<Row>& rows = device.is_cpu() ? cpu_ : cuda_;
+  if (rows.empty() || (!device.is_cpu() && !device.is_cuda()) || !can_speak(call)) {
     return;
   }
-  const c10::ScalarType first = operands.dtype(found->arguments.front());
-  if (std::any_of(number_args_.begin(), number_args_.end(), [&](size_t i) { return promotes(call.arg(i), first); })) {
+  const Operands operands(call, looks_at_empty_);
+  const Row* row = find_row(rows, operands);
+  if (row == nullptr || !operands.comparable(row->arguments)) {
     return;
   }
-  const bool outs_fit = std::all_of(outs_.begin(), outs_.end(), [&](size_t i) {
-    return operands.has(i) && (operands.dtype(i) == first || is_index(operands.dtype(i), first));
-  });
-  if (!outs_fit) {
+  const c10::ScalarType first = operands.dtype(row->arguments.front());
+  if (!covers(call, operands, first)) {
     return;
   }
-  const RefusedDtypes& record = *found->record;
   // The record covers combinations of tensors of one kind. With scalars mixed in, it only covers the dtype to which all
   // are cast.
-  if (operands.has_scalars_beside(found->arguments)) {
-    if (call.op.hasTag(at::Tag::pointwise) && operands.can_promote(found->arguments)) {
-      check_implemented(call, record, operands.promoted(found->arguments), device);
+  if (operands.has_scalars_beside(row->arguments)) {
+    if (call.op.hasTag(at::Tag::pointwise) && operands.can_promote(row->arguments)) {
+      check_implemented(call, *row->record, operands.promoted(row->arguments), device);
     }
     return;
   }
   size_t differing = 0;
   size_t last = 0;
   bool alike = true;  // whether those that differ from the first have the same dtype
-  for (const size_t i : found->arguments) {
+  for (const size_t i : row->arguments) {
     if (operands.dtype(i) != first) {
       alike &= differing == 0 || operands.dtype(i) == operands.dtype(last);
       ++differing;
@@ -303,13 +314,25 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
     }
   }
   if (differing == 0) {
-    return check_implemented(call, record, first, device);
+    return check_implemented(call, *row->record, first, device);
   }
-  const bool all_others = differing > 1 && differing + 1 == found->arguments.size() && alike;
-  if (differing > 1 && !all_others) {
-    return;
+  const bool all_others = differing > 1 && differing + 1 == row->arguments.size() && alike;
+  if (differing == 1 || all_others) {
+    check_combination(call, operands, *row, last, all_others, device);
   }
-  const c10::ScalarType other = operands.dtype(last);
+}
+
+// Throws if the first tensor's dtype is refused together with that of argument `differing`, which `all_others` share.
+void DtypeRefusals::check_combination(
+    const Call& call,
+    const Operands& operands,
+    const Row& row,
+    size_t differing,
+    bool all_others,
+    c10::Device device) {
+  const RefusedDtypes& record = *row.record;
+  const c10::ScalarType first = operands.dtype(row.arguments.front());
+  const c10::ScalarType other = operands.dtype(differing);
   // The record does not cover dtypes that cannot be promoted.
   if (call.op.hasTag(at::Tag::pointwise) && (!promotes(first) || !promotes(other))) {
     return;
@@ -320,7 +343,7 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
   if (kernel_without(record, first) != nullptr) {
     check_implemented(call, record, promoted, device);
   }
-  const std::string& argument = all_others ? "" : call.op.schema().arguments()[last].name();
+  const std::string& argument = all_others ? "" : call.op.schema().arguments()[differing].name();
   for (const RefusedBeside& refused : record.beside) {
     const bool about_first = refused.first == first || refused.first == c10::ScalarType::Undefined;
     if (about_first && argument == refused.argument && contains(refused.dtypes, other)) {
@@ -329,11 +352,11 @@ void DtypeRefusals::check(const Call& call, c10::Device device) const {
           false,
           call.op_name(),
           ": ",
-          call.describe(operands.at(last)),
+          call.describe(operands.at(differing)),
           " is ",
           other,
           " beside ",
-          call.describe(operands.at(found->arguments.front())),
+          call.describe(operands.at(row.arguments.front())),
           " that is ",
           first,
           ", and the kernels for ",

@@ -79,6 +79,7 @@ class DtypeRefusals final : public DtypeCheck {
   void check(const Call& call, c10::Device device) const override;
 
  private:
+  class Operands;
   struct Row {
     std::vector<size_t> arguments;
     const RefusedDtypes* record;
@@ -87,6 +88,15 @@ class DtypeRefusals final : public DtypeCheck {
   DtypeRefusals() = default;
   void add(const RefusedDtypes& record, const c10::FunctionSchema& schema, std::vector<Row>& rows);
   bool can_speak(const Call& call) const;
+  static const Row* find_row(const std::vector<Row>& rows, const Operands& operands);
+  bool covers(const Call& call, const Operands& operands, c10::ScalarType first) const;
+  static void check_combination(
+      const Call& call,
+      const Operands& operands,
+      const Row& row,
+      size_t differing,
+      bool all_others,
+      c10::Device device);
 
   std::vector<Row> cpu_;
   std::vector<Row> cuda_;

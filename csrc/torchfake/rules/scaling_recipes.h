@@ -12,6 +12,7 @@ struct ScalingRecipe {
   c10::ArrayRef<at::Tensor> scales;
 };
 
+// Whether each row has one scale.
 bool is_by_rows(const ScalingRecipe& recipe);
 
 // Whether a kernel supports this combination. Releases that do not define the combinations are not checked.

@@ -41,11 +41,13 @@ bool flag_at(const Call& call, size_t arg);
 // An element of a list of bools; false if it does not exist.
 bool mask_at(const Call& call, size_t arg, size_t element);
 
+// The bytes of the tensor's elements, as if it were dense.
 size_t bytes_of(const c10::TensorImpl& tensor);
 
 // The size of the type in which a kernel accumulates.
 size_t accumulator_size(const c10::TensorImpl& tensor);
 
+// a / b, rounded up.
 int64_t div_up(int64_t a, int64_t b);
 
 // Copies the tensor at an argument if it is not contiguous. Returns whether it does.
@@ -58,6 +60,7 @@ void reduce(const c10::TensorImpl& input, c10::OptionalArrayRef<int64_t> dims, s
 // CUB's sort of `count` pairs with its own buffers: a second copy of keys and values, and the blocks' counts.
 void radix_sort(int64_t count, size_t key, size_t value, Requests& requests);
 
+// The temporary memory of an operator. Each family has a table of rows.
 struct Row {
   const char* name;
   memory::OperatorMemory memory;

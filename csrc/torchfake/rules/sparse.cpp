@@ -232,7 +232,7 @@ bool sampled_addmm(Call& call, c10::Device device, const ModePtr& mode) {
 }
 
 // _sparse_mm_reduce_impl and its backward only have CPU kernels. The backward does not check its indices.
-bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
+bool require_cpu(Call& call, c10::Device device, const ModePtr& /*mode*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       device.is_cpu(), "Could not run '", call.op_name(), "' with arguments from the 'SparseCsrCUDA' backend.");
   return false;
@@ -240,7 +240,7 @@ bool of_cpu_alone(Call& call, c10::Device device, const ModePtr& /*mode*/) {
 
 // _sparse_mm_reduce_impl_backward(self, grad_out, weight, reduce, arg_out, output_mask)
 bool mm_reduce_backward(Call& call, c10::Device device, const ModePtr& mode) {
-  of_cpu_alone(call, device, mode);
+  require_cpu(call, device, mode);
   const at::Tensor self = tensor(call, 0);
   const at::Tensor weight = tensor(call, 2);
   const c10::List<bool> mask = call.arg(5).toBoolList();
@@ -315,7 +315,7 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
         ErrorKind::kDynamicOutputShape,
         call.op_name(),
         "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices are "
-        "known only where they follow from small constants; or let real values travel along "
+        "known only if they are derived from small constants; or propagate real values "
         "(propagate_real_tensors).");
   }
   answer(
@@ -417,7 +417,7 @@ constexpr Row kRows[] = {
     {"addmm _sparse_addmm", {&addmm, false}},
     {"mv", {&mv, false}},
     {"sparse_sampled_addmm", {&sampled_addmm, false}},
-    {"_sparse_mm_reduce_impl", {&of_cpu_alone, false}},
+    {"_sparse_mm_reduce_impl", {&require_cpu, false}},
     {"_sparse_mm_reduce_impl_backward", {&mm_reduce_backward, false}},
     {"sparse_mask", {&sparse_mask, false}},
     {"_coalesce", {&coalesce, false}},

@@ -5,6 +5,7 @@
 
 namespace torchfake::work_rows {
 
+// The work of an operator. Each family has a table of rows.
 struct Row {
   const char* name;  // without the overload
   work::OperatorWork work;

@@ -70,7 +70,10 @@ ExprPtr ShapeEnv::add_symbol(Value hint, bool has_hint, SymbolInfo info) {
 ExprPtr ShapeEnv::create_symbol(Value hint, const std::string& name, const std::string& source, Range range) {
   std::lock_guard<std::recursive_mutex> lock(mutex_);
   TORCH_CHECK_VALUE(
-      name.empty() || is_identifier(name), "ShapeEnv: '", name, "' is no name for a symbol; use letters, digits and _");
+      name.empty() || is_identifier(name),
+      "ShapeEnv: '",
+      name,
+      "' is not a valid name for a symbol; use letters, digits and _");
   if (const auto found = by_name_.find(name); !name.empty() && found != by_name_.end()) {
     TORCH_CHECK_VALUE(
         found->second->has_hint && found->second->hint == hint,
@@ -131,7 +134,7 @@ void ShapeEnv::refuse_unbacked(ExprPtr expr) const {
           "cannot decide `",
           text(expr),
           "`: ",
-          names.empty() ? "its value does not fit into 64 bits" : names + " is known to data alone",
+          names.empty() ? "its value does not fit into 64 bits" : names + " depends on data",
           ". State what holds with torch._check, or use torch.fx.experimental.symbolic_shapes.guard_or_false."));
 }
 

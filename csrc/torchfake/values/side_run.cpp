@@ -36,44 +36,43 @@ class Silence final : public c10::WarningHandler {
 
 }  // namespace
 
+// The real tensor in place of a fake argument.
+at::Tensor ValueTracker::real_argument(const FakeTensorImpl& fake, size_t arg) const {
+  const ArgTraits& facts = call_.traits.args[arg];
+  std::optional<at::Tensor> known = facts.is_out ? std::nullopt : known_tensor(fake, limit_);
+  if (!known && !facts.is_written) {
+    known = repeated_tensor(fake, limit_);
+  }
+  const bool partial = !known && facts.is_written && !facts.is_out && fake.has_storage() &&
+      partly_known_bytes(storage_of(fake)) != nullptr;
+  at::Tensor tensor;
+  if (known) {
+    tensor = *known;
+  } else if (partial) {
+    tensor = view_of_bytes(fake);
+  } else {
+    // Not read: the operator needs only its shape, or fills it. A tensor to fill has the right size already, because
+    // not every kernel checks that its result fits.
+    PlainCpu plain;
+    tensor = fake.numel() > limit_ ? at::empty({0}, at::TensorOptions().dtype(fake.dtype()).device(c10::kCPU))
+                                   : new_buffer(fake).zero_();
+  }
+  for (Written& written : written_) {
+    if (written.fake.get() == &fake && written.arg == arg) {
+      written.real = tensor;
+      written.is_new = !known && !partial;
+      written.is_partial = partial;
+    }
+  }
+  return tensor;
+}
+
+// The arguments of the call for the real operator. Notes the tensors that it writes to.
 torch::jit::Stack ValueTracker::real_arguments() const {
   torch::jit::Stack real;
-  auto* self = const_cast<ValueTracker*>(this);
   const auto substitute = [&](const c10::IValue& value, size_t arg) -> c10::IValue {
-    if (!value.isTensor() || !value.toTensor().defined()) {
-      return value;
-    }
-    const FakeTensorImpl* fake = as_fake(value.toTensor());
-    if (fake == nullptr) {
-      return value;
-    }
-    const ArgTraits& facts = call_.traits.args[arg];
-    std::optional<at::Tensor> known = facts.is_out ? std::nullopt : known_tensor(*fake, limit_);
-    if (!known && !facts.is_written) {
-      known = repeated_tensor(*fake, limit_);
-    }
-    const bool partial = !known && facts.is_written && !facts.is_out && fake->has_storage() &&
-        partly_known_bytes(storage_of(*fake)) != nullptr;
-    at::Tensor tensor;
-    if (known) {
-      tensor = *known;
-    } else if (partial) {
-      tensor = view_of_bytes(*fake);
-    } else {
-      // Not read: the operator needs only its shape, or fills it. A tensor to fill has the right size already, because
-      // not every kernel checks that its result fits.
-      PlainCpu plain;
-      tensor = fake->numel() > limit_ ? at::empty({0}, at::TensorOptions().dtype(fake->dtype()).device(c10::kCPU))
-                                      : new_buffer(*fake).zero_();
-    }
-    for (Written& written : self->written_) {
-      if (written.fake.get() == fake && written.arg == arg) {
-        written.real = tensor;
-        written.is_new = !known && !partial;
-        written.is_partial = partial;
-      }
-    }
-    return tensor;
+    const FakeTensorImpl* fake = value.isTensor() && value.toTensor().defined() ? as_fake(value.toTensor()) : nullptr;
+    return fake == nullptr ? value : c10::IValue(real_argument(*fake, arg));
   };
   for (size_t i = 0; i < call_.num_args(); ++i) {
     const c10::IValue& value = call_.arg(i);

@@ -99,16 +99,7 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
     }
   }
   if (C10_UNLIKELY(traits.is_collective)) {
-    count_collective(call, mode);
-    for (size_t i = 0; i < call.num_args(); ++i) {
-      note_collective(call.arg(i));
-    }
-    received_ = received_values(call);
-    for (const TensorArg& tensor : call.tensors()) {
-      if (tensor.is_written && tensor.fake != nullptr) {
-        received_.push_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
-      }
-    }
+    note_collective_arguments();
     return;  // contributions of other ranks are unknown, so nothing is computed
   }
   reads_known_ = any_known;
@@ -129,22 +120,39 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   }
   makes_constants_ = C10_UNLIKELY(mode.options.propagate_real_tensors) && reads_constants_alone();
   if (traits.mutates || traits.updates_statistics) {
-    for (const TensorArg& tensor : call.tensors()) {
-      if (is_written(call, tensor, mode.options) && tensor.fake != nullptr) {
-        written_.push_back(
-            {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
-             at::Tensor(),
-             tensor.arg,
-             false,
-             false});
-      }
-    }
+    note_written();
   }
   // A view shares the values of its base, so there is nothing to compute.
   computes_ = inputs_known_ && outs_fit && (!traits.is_view || traits.mutates) && !writes_over_its_inputs(call) &&
       (mode.options.propagate_real_tensors || !traits.is_byte_product);
   if (any_repeated) {
     read_repetitions();
+  }
+}
+
+void ValueTracker::note_collective_arguments() {
+  count_collective(call_, mode_);
+  for (size_t i = 0; i < call_.num_args(); ++i) {
+    note_collective(call_.arg(i));
+  }
+  received_ = received_values(call_);
+  for (const TensorArg& tensor : call_.tensors()) {
+    if (tensor.is_written && tensor.fake != nullptr) {
+      received_.push_back(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl));
+    }
+  }
+}
+
+void ValueTracker::note_written() {
+  for (const TensorArg& tensor : call_.tensors()) {
+    if (is_written(call_, tensor, mode_.options) && tensor.fake != nullptr) {
+      written_.push_back(
+          {c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(tensor.impl),
+           at::Tensor(),
+           tensor.arg,
+           false,
+           false});
+    }
   }
 }
 
@@ -167,7 +175,7 @@ bool ValueTracker::reads_constants_alone() const {
 }
 
 // See mark_as_constant.
-void ValueTracker::follow_constants(const Call& call) const {
+void ValueTracker::finish_constants(const Call& call) const {
   for (const Written& written : written_) {
     if (c10::StorageImpl* storage = makes_constants_ ? nullptr : storage_of(*written.fake)) {
       write_constants(storage);
@@ -198,7 +206,7 @@ void ValueTracker::read_repetitions() {
   computes_ &= !repeats_;
 }
 
-void ValueTracker::follow_repetitions(const Call& call, c10::Device device) {
+void ValueTracker::finish_repetitions(const Call& call, c10::Device device) {
   const FakeTensorImpl* fake = only_output(call);
   if (fake == nullptr || !run_aside(call, device)) {
     return;
@@ -230,7 +238,7 @@ void ValueTracker::forget_made(const Call& call) const {
   });
 }
 
-void ValueTracker::follow(const Call& call, c10::Device device) {
+void ValueTracker::finish(const Call& call, c10::Device device) {
   if (call.traits.values == ValueSource::kUninitialised && limit_ > 0 && mode_.options.known_from_factories &&
       !mode_.options.propagate_real_tensors) {
     for_each_tensor(outputs_of(call), [](const at::Tensor& tensor) {
@@ -255,10 +263,10 @@ void ValueTracker::follow(const Call& call, c10::Device device) {
     }
   }
   if (C10_UNLIKELY(mode_.options.propagate_real_tensors)) {
-    follow_constants(call);
+    finish_constants(call);
   }
   if (repeats_) {
-    return follow_repetitions(call, device);
+    return finish_repetitions(call, device);
   }
   // A meta tensor has no real values to propagate.
   const bool has_no_real = mode_.options.propagate_real_tensors && device.is_meta();
