@@ -122,6 +122,13 @@ void bind_cards(py::module_& module) {
       py::arg("fake"),
       py::arg("name"),
       py::arg("answer"));
+  module.def(
+      "element_in_place",
+      torch::wrap_pybind_function([](const at::Tensor& fake) {
+        const FakeTensorImpl* impl = as_fake(fake);
+        return impl == nullptr ? 1.0 : element_in_place(*impl);
+      }),
+      py::arg("fake"));
 }
 
 }  // namespace torchfake

@@ -213,6 +213,22 @@ def _get_device_capability(cards: Cards, device: Any = None, /) -> dict[str, Any
     return {"supported_dtypes": {getattr(torch, name) for name in names.split()}}
 
 
+# ---- Profilers -------------------------------------------------------------------------------------------------------
+
+
+def new_profile(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """A profiler that times the fake run on the CPU: a PyTorch without CUDA would record an event for each operator."""
+    original(self, *args, **kwargs)
+    states = type(self.profiler_kind)
+    if self.profiler_kind == states.KINETO_GPU_FALLBACK:
+        self.profiler_kind = states.KINETO
+
+
+def new_emit_nvtx(original: Callable[..., None], self: Any, enabled: bool = True, record_shapes: bool = False) -> None:
+    """Markers for a profiler of GPUs, which sees no claimed one."""
+    original(self, enabled=False, record_shapes=record_shapes)
+
+
 #: The functions used in a mode with cards, by module and name.
 RUNTIME: dict[str, Callable[..., Any]] = {
     "torch.cuda:cudart": _cudart,

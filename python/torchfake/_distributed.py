@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchfake._reading_code import reading_frame
 from torchfake._virtual_cards import current_cards
 from torchfake.errors import DataAccessError, DataDependentOutputException
 from torchfake.fake import find_fake
@@ -61,6 +62,9 @@ def init_process_group(
     if not _stands_for_many() or not _is_replaced(backend):
         original(backend, init_method, timeout, world_size, rank, store, group_name, pg_options, device_id, **kwargs)
         return
+    mode = current_mode()
+    if isinstance(mode, fake_mode):
+        mode.backend = "nccl" if backend is None else str(backend).lower()
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     original(
@@ -85,8 +89,28 @@ def new_group(
     return original(ranks, timeout, backend, pg_options, **kwargs)
 
 
+def get_backend(original: Callable[..., Any], group: Any = None) -> Any:
+    """The backend that the program asked for. PyTorch itself hears that the group is fake."""
+    found = original(group)
+    mode = current_mode()
+    frame = reading_frame()
+    if found != "fake" or not isinstance(mode, fake_mode) or mode.backend is None or frame is None:
+        return found
+    name = frame.f_globals.get("__name__", "")
+    return found if name.partition(".")[0] == "torch" else dist.Backend(mode.backend)
+
+
+def is_fake_group(group: Any = None) -> bool:
+    """Whether PyTorch's fake group stands for this one."""
+    return dist.is_initialized() and dist.Backend(dist.distributed_c10d._world.pg_map[_group(group)][0]) == "fake"
+
+
+def _group(group: Any) -> Any:
+    return group or dist.distributed_c10d._get_default_group()
+
+
 def _default_is_fake() -> bool:
-    return dist.is_initialized() and dist.get_backend() == "fake"
+    return is_fake_group()
 
 
 def _record_stand_in(name: str, group: Any, answer: str = "this rank's own object") -> None:
@@ -231,7 +255,7 @@ class _Without:
 
 
 def pre_forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    if dist.get_backend(self.process_group) == "fake" and not isinstance(self.reducer, _Without):
+    if is_fake_group(self.process_group) and not isinstance(self.reducer, _Without):
         if not self._comm_hooks:
             self.register_comm_hook(self.process_group, _reduced)
         # Skipped: timings, which need a PyTorch with CUDA, and the bucket order, which ranks agree on through memory.
@@ -294,6 +318,7 @@ def start_processes(
 IN_A_GROUP: dict[str, Callable[..., Any]] = {
     "init_process_group": init_process_group,
     "new_group": new_group,
+    "get_backend": get_backend,
     "all_gather_object": all_gather_object,
     "gather_object": gather_object,
     "broadcast_object_list": broadcast_object_list,

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import traceback
+import warnings
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -55,6 +56,16 @@ def frame_of_program() -> FrameType | None:
             return frame
         innermost = frame if innermost is None else innermost
     return innermost
+
+
+def warn_at_program(message: str) -> None:
+    """Warns at the program's line, however many frames of PyTorch and torchfake are below it."""
+    frame = frame_of_program()
+    if frame is None:
+        warnings.warn(message, stacklevel=2)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, UserWarning, frame.f_code.co_filename, frame.f_lineno, registry=registry)
 
 
 def _source_at(frame: FrameType) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchfake import (
     _card_pools,
+    _card_runtime,
     _contributions,
     _data_parallel,
     _devices,
@@ -77,6 +78,18 @@ DEVICES = (
         When.IN_MODE,
         "Reads a cuDNN setting that a PyTorch without cuDNN does not have.",
         optional=True,
+    ),
+    Patch(
+        "torch.autograd.profiler:profile.__init__",
+        _card_runtime.new_profile,
+        When.IN_MODE,
+        "Times claimed devices by CUDA events, in builds without CUDA's profiler.",
+    ),
+    Patch(
+        "torch.autograd.profiler:emit_nvtx.__init__",
+        _card_runtime.new_emit_nvtx,
+        When.IN_MODE,
+        "Fails in a PyTorch without CUDA.",
     ),
     Patch(
         "torch.cuda.graphs:graph.__enter__",

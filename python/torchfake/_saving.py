@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from torchfake import _C
+from torchfake._explain import warn_at_program
 from torchfake._loading import _DTYPES
 from torchfake.errors import DataAccessError
 from torchfake.fake import find_fake
@@ -29,10 +29,9 @@ _warned: set[str] = set()
 def _warn(what: str) -> None:
     if what not in _warned:
         _warned.add(what)
-        warnings.warn(
+        warn_at_program(
             f"{what}: the tensors are fake; the file has their sizes and dtypes, and zeros for their data (a sparse "
-            "hole that takes no disk).",
-            stacklevel=4,
+            "hole that takes no disk)."
         )
 
 

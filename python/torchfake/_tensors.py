@@ -209,9 +209,9 @@ def _tolist(original: Callable[[Tensor], Any], self: Tensor) -> Any:
 
 
 def _stand_in(fake: Tensor, name: str) -> Tensor | None:
-    """A real tensor of ones (False for booleans) in place of unknown values; None if the mode has no stand-ins."""
-    value: float | bool = False if fake.dtype == torch.bool else 1
-    if not _C.stands_in(fake, name, "False" if value is False else f"{value} for each value"):
+    """A real tensor of ones within the known bounds, or of False; None if the mode has no stand-ins."""
+    value = 0.0 if fake.dtype == torch.bool else _C.element_in_place(fake)
+    if not _C.stands_in(fake, name, "False" if fake.dtype == torch.bool else f"{value:g} for each value"):
         return None
     with no_fake_mode():
         return torch.full(fake.shape, value, dtype=fake.dtype)

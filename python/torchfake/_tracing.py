@@ -6,7 +6,6 @@ import builtins
 import functools
 import inspect
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from torch.storage import UntypedStorage
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from torchfake import _C
+from torchfake._explain import warn_at_program
 from torchfake.errors import (
     DataAccessError,
     DataDependentOutputException,
@@ -372,10 +372,9 @@ def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     if "inductor" not in _said:
         _said.add("inductor")
-        warnings.warn(
+        warn_at_program(
             "torch.compile: no code is generated for a claimed device; the captured graph runs eagerly. Inductor would "
-            "fuse operators, so its memory differs.",
-            stacklevel=3,
+            "fuse operators, so its memory differs."
         )
     for name in ("mode", "options"):  # options of the backend
         kwargs.pop(name, None)

@@ -32,7 +32,7 @@ from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
 from torchfake.modes import fake_mode
 from torchfake.run_program import Launch, Program, ProgramNotFoundError, run_program
-from torchfake.trace_model import Step, as_json_number, count_bytes, print_steps
+from torchfake.trace_model import Step, print_steps, print_totals, totals_of
 from torchfake.trace_model import trace as trace_model
 
 __all__ = ["app", "main"]
@@ -84,6 +84,16 @@ DtypeName = Annotated[str | None, typer.Option(help="Convert floating-point tens
 SelectsAll = Annotated[
     bool, typer.Option("--selects-all", help="Assume that a mask of unknown values selects every element, the maximum.")
 ]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="[NAME=]SIZES[:DTYPE]",
+        help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
+    ),
+]
+Train = Annotated[bool, typer.Option("--train", help="Run in training mode.")]
+Backward = Annotated[bool, typer.Option("--backward", help="Also run the backward pass from the results.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Maximum number of rows to print; totals include all rows.")]
 
 
@@ -97,31 +107,42 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with every layer separately.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Print equal layers separately.")] = False,
     limit: Limit = None,
+    inputs: Inputs = None,
+    train: Train = False,
+    backward: Backward = False,
+    selects_all: SelectsAll = False,
 ) -> None:
     """Build MODEL without allocating memory, and print its layers with their sizes and the memory they would take.
+
+    With --input, --train, --backward or --selects-all, runs the model as well, and prints how many operators that
+    takes, their FLOPs and bytes.
 
     Exits with 1 if the model's own code fails, with 2 if there is no such model or an option is invalid.
     """
     with _reporting_errors("inspect"), Console(stderr=True).status(f"Building {model}"):
-        root = survey(build_model(model, config=config, device=_device(device), dtype=_dtype(dtype)))
+        built = build_model(model, config=config, device=_device(device), dtype=_dtype(dtype))
+        root = survey(built)
+        steps: list[Step] | None = None
+        if inputs or train or backward or selects_all:
+            specs = [parse_input(text) for text in inputs or []]
+            built.train(train)
+            with fake_mode(selects_all=selects_all):
+                args, kwargs = make_inputs(built, specs, device=_device(device), batch=1, length=None)
+                steps = _run(model, lambda: list(trace_model(built, *args, backward=backward, **kwargs).steps()))
     if as_json:
-        typer.echo(json.dumps(_report(root, model, depth), indent=2))
+        report = _report(root, model, depth)
+        typer.echo(json.dumps(report if steps is None else {**report, "run": totals_of(steps)}, indent=2))
     else:
         print_layers(root, title=model, depth=depth, folded=not every, limit=limit)
+        if steps is not None:
+            print_totals(steps)
 
 
 @app.command()
 def trace(
     model: Model,
     config: Config = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="[NAME=]SIZES[:DTYPE]",
-            help="An argument of the forward pass: 1x3x224x224, 2x16:int64, mask=2x16:bool. May be repeated.",
-        ),
-    ] = None,
+    inputs: Inputs = None,
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,8 +159,8 @@ def trace(
     ] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
-    train: Annotated[bool, typer.Option("--train", help="Run in training mode.")] = False,
-    backward: Annotated[bool, typer.Option("--backward", help="Also run the backward pass from the results.")] = False,
+    train: Train = False,
+    backward: Backward = False,
     selects_all: SelectsAll = False,
     depth: Annotated[int | None, typer.Option(min=0, help="Print one row per layer, down to this many levels.")] = None,
     limit: Limit = None,
@@ -163,14 +184,7 @@ def trace(
                 make_dynamic(env, built, args, kwargs, symbols)
             steps = _run(model, lambda: list(trace_model(built, *args, backward=backward, **kwargs).steps()))
     if as_json:
-        counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
-        totals = {
-            "nodes": len(steps),
-            "operators": sum(step.is_operator for step in steps),
-            "flops": as_json_number(sum(step.flops for step in steps)),
-            **as_json_number(counted),
-        }
-        report = {"model": model, "totals": totals, "nodes": [s.to_json() for s in steps[:limit]]}
+        report = {"model": model, "totals": totals_of(steps), "nodes": [s.to_json() for s in steps[:limit]]}
         if env is not None:
             report["guards"] = [str(guard) for guard in (*env.guards, *env.runtime_assertions)]
         typer.echo(json.dumps(report, indent=2))

@@ -226,6 +226,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda, unlimited=unlimited)
         self.stand_ins = StandInLog()
         self.meshes = []
+        self.backend = None
         super().__init__(
             _C.ModeState(
                 known_values=known_values_limit,
@@ -284,6 +285,7 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         mode.cards = Cards.of(None, None, faked=state.fake_cuda)
         mode.stand_ins = StandInLog()
         mode.meshes = []
+        mode.backend = None
         Mode.__init__(mode, state)
         return mode
 
@@ -303,6 +305,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
     stand_ins: StandInLog
     #: The named device meshes created in the mode: names, shape and ranks of each.
     meshes: list[dict[str, Any]]
+    #: The backend of process groups that the program asked for.
+    backend: str | None
 
     @property
     def fake_cuda(self) -> bool:

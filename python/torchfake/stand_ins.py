@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
+from types import FrameType
 
 from torchfake._explain import frame_of_program, written_as
 from torchfake._reading_code import ends_a_slice, only_checks, reading_frame, reads_a_maximum, runs_over_iterators
+from torchfake._size_flow import may_become_size
 from torchfake.errors import StandInLimitError
 
 #: The number of stand-ins in a row for one line that counts as an infinite loop.
@@ -37,12 +39,9 @@ class StandIn:
     line: int
     what: str
     answer: str
+    #: Whether sizes depend on the stand-in, and therefore memory figures.
+    is_about_sizes: bool = False
     count: int = 0
-
-    @property
-    def is_about_sizes(self) -> bool:
-        """Whether sizes depend on the stand-in, and therefore memory figures."""
-        return "element" in self.answer or self.answer.startswith("what")
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -53,6 +52,14 @@ class StandIn:
             "count": self.count,
             "sizes_follow": self.is_about_sizes,
         }
+
+
+def _is_about_sizes(answer: str, frame: FrameType | None) -> bool:
+    """Whether sizes follow from an answer: from a selection, or from a number that the program makes a size of."""
+    if "element" in answer or answer.startswith("what"):
+        return True
+    is_integer = answer.removesuffix(" for each value").lstrip("-").isdigit()
+    return is_integer and frame is not None and may_become_size(frame)
 
 
 class StandInLog:
@@ -93,7 +100,10 @@ class StandInLog:
         if op == "aten::_local_scalar_dense" and frame is not None:
             what = written_as(frame) or what
         with self._lock:
-            entry = self._entries.setdefault((file, line, what, answer), StandIn(file, line, what, answer))
+            entry = self._entries.get((file, line, what, answer))
+            if entry is None:
+                entry = StandIn(file, line, what, answer, _is_about_sizes(answer, frame))
+                self._entries[file, line, what, answer] = entry
             entry.count += 1
             self._in_a_row = self._in_a_row + 1 if self._last == (file, line) else 1
             self._last = (file, line)

@@ -366,6 +366,11 @@ def print_steps(steps: Sequence[Step], *, title: str = "", depth: int | None = N
             Console().print(f"... and {len(steps) - limit:,} nodes more", soft_wrap=True)
     else:
         print_table(layer_steps_table(steps, depth, title=title))
+    print_totals(steps)
+
+
+def print_totals(steps: Sequence[Step]) -> None:
+    """Prints how many operators there are, their FLOPs and bytes, in one line on standard output."""
     operators = sum(step.is_operator for step in steps)
     flops = format_flops(sum(step.flops for step in steps))
     counted = {name: _bytes_text(count) for name, count in count_bytes(steps).items()}
@@ -376,3 +381,14 @@ def print_steps(steps: Sequence[Step], *, title: str = "", depth: int | None = N
         style="bold",
         soft_wrap=True,
     )
+
+
+def totals_of(steps: Sequence[Step]) -> dict[str, Any]:
+    """What `print_totals` prints, for JSON."""
+    counted = {f"{name}_nbytes": count for name, count in count_bytes(steps).items()}
+    return {
+        "nodes": len(steps),
+        "operators": sum(step.is_operator for step in steps),
+        "flops": as_json_number(sum(step.flops for step in steps)),
+        **as_json_number(counted),
+    }

@@ -303,6 +303,19 @@ def test_markers_and_profilers_nest():
         pass
 
 
+def test_profilers_of_claimed_cards_time_the_run_on_the_cpu(capfd):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True) as profiler:
+        torch.ones(8, device="cuda") + 1
+    assert "aten::add" in profiler.key_averages().table(sort_by="cuda_time_total")
+    with torch.autograd.profiler.profile(use_device="cuda") as older:
+        torch.ones(8, device="cuda") + 1
+    assert older.self_cpu_time_total > 0
+    with torch.autograd.profiler.emit_nvtx():
+        torch.ones(8, device="cuda")
+    assert "CUDA event" not in capfd.readouterr().err
+
+
 def test_libraries_have_handles_and_workspaces():
     assert torch.cuda.current_blas_handle() != 0
     assert torch.backends.cuda.cublas_workspace_size() >= 0

@@ -38,6 +38,15 @@ def broken():
 
 def number():
     return 7
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(1000, 64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, tokens):
+        return self.head(self.embed(tokens).mean(1))
 """
 
 
@@ -191,6 +200,17 @@ def test_invalid_input_is_reported_in_one_line_with_exit_code_2(arguments: list[
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--train", "--backward"], ["--selects-all"]])
+def test_a_model_that_is_run_ends_with_the_totals_of_its_operators(model_file: Path, options: list[str]) -> None:
+    arguments = ["inspect", f"{model_file}:Classifier", "--input", "2x3:int64", *options]
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "operators" in result.stdout.splitlines()[-1] and "FLOP" in result.stdout.splitlines()[-1]
+    totals = json.loads(run(*arguments, "--json").stdout)["run"]
+    assert totals["operators"] > 0 and totals["computed_nbytes"] > 0
+    assert "run" not in report(f"{model_file}:Classifier")
 
 
 def test_a_config_that_is_not_json_is_reported(tmp_path: Path) -> None:

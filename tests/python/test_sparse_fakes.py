@@ -268,6 +268,34 @@ def test_sums_of_sparse_tensors_are_refused_unless_the_places_are_known() -> Non
             _ = one + unknown
 
 
+def test_sums_of_sparse_tensors_on_a_gpu_store_the_elements_of_both() -> None:
+    def step(embedding: nn.Embedding, device: str) -> Tensor | None:
+        first, second = torch.randint(0, 40, (2, 100), device=device)
+        (embedding(first).sum() + embedding(second).sum()).backward()
+        return embedding.weight.grad
+
+    with fake_mode():
+        with pytest.raises(DynamicOutputShapeException):
+            step(nn.Embedding(40, 8, sparse=True), "cpu")
+        embedding = nn.Embedding(40, 8, sparse=True).cuda()
+        grad = step(embedding, "cuda")
+        assert grad is not None and grad._nnz() == 200 and not grad.is_coalesced()
+        with pytest.raises(DynamicOutputShapeException):  # more than its 320 numbers: the GPU coalesces
+            step(embedding, "cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_under_stand_ins_the_rows_of_a_sparse_gradient_differ_as_far_as_they_can(device: str) -> None:
+    with torchfake.fake_mode(unknown="stand-in"):
+        embedding = nn.Embedding(40, 8, sparse=True).to(device)
+        optimizer = torch.optim.SparseAdam(embedding.parameters(), lr=0.1)
+        rows = [embedding(torch.randint(0, 40, (size,), device=device)) for size in (90, 70)]
+        torch.cat(rows).sum().backward()
+        assert embedding.weight.grad is not None
+        assert embedding.weight.grad._nnz() == 160 and embedding.weight.grad.coalesce()._nnz() == 40
+        optimizer.step()
+
+
 def test_a_real_sparse_tensor_among_fakes_is_refused() -> None:
     with fake_mode():
         fake = torch.rand(6, 2)

@@ -111,6 +111,20 @@ def test_large_tensors_carry_none():
     assert is_unknown((torch.rand(65) < 2).all())
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_integers_carry_bounds_at_any_size(device):
+    for _ in range(3):  # on a hit of the cache too
+        labels = torch.randint(3, 9, (5000,), device=device)
+        chosen = torch.cat([labels[torch.randperm(5000, device=device)][:700], labels.flip(0)]).int().cuda()
+        assert bool(chosen.max() < 9) and bool(chosen.min() >= 3)
+        assert bool((labels * 6 + torch.randn(5000, 6, device=device).argmax(-1)).max() < 54)
+        assert bool(torch.randn(500, 8, device=device).topk(2).indices.max() < 8)
+    labels[0] = torch.randn(100, device=device).argmax()
+    assert is_unknown(labels.max() < 9)
+    graphs = torch.arange(4, device=device).repeat_interleave(50)
+    assert bool(graphs[torch.randn(200, device=device).argsort()].max() < 4)
+
+
 def test_bounds_hold_on_a_hit_of_the_cache_too():
     for _ in range(3):
         assert bool((torch.rand(8, device="cuda") < 1).all())
@@ -166,6 +180,8 @@ def test_a_stand_in_lies_within_the_bounds():
         assert torch.randint(0, 9, (), device="cuda").item() == 1
         assert torch.empty(1000, device="cuda").argmax().item() == 1
         assert torch.empty(1, device="cuda").argmax().item() == 0
+        assert torch.randint(5, 9, (300,), device="cuda").cpu().numpy().tolist() == [5] * 300
+        assert torch.randint(5, 9, (3,), device="cuda").tolist() == [5] * 3
         assert torch.rand((), device="cuda").item() < 1
         assert (torch.rand((), device="cuda") + 3).item() == pytest.approx(3, abs=1e-5)
     assert [entry.answer for entry in entered.stand_ins.entries][:2] == ["5", "1"]

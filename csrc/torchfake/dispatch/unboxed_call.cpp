@@ -228,7 +228,8 @@ bool UnboxedCall::has_read_source() const {
 
 // Whether the fallback would derive bounds for the results, although no argument of the call has bounds.
 bool UnboxedCall::bounds_follow(const CacheEntry& entry) const {
-  return C10_UNLIKELY(traits_.range != nullptr) && entry.largest_output <= kRangedElements &&
+  return C10_UNLIKELY(traits_.range != nullptr) &&
+      may_carry_range(*traits_.range, entry.largest_output, traits_.range->source == RangeSource::kAlways) &&
       has_ranges((*mode_)->options) && makes_range(*traits_.range, tensors_.empty() ? nullptr : tensors_.front().impl);
 }
 

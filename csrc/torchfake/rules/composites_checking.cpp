@@ -21,11 +21,26 @@ namespace {
 
 namespace ops = at::_ops;
 
+// The number of classes that `num_classes=-1` leaves to the largest index, under stand-ins; or -1.
+int64_t classes_of_unknown(const Call& call, const at::Tensor& self) {
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || fake->has_symbolic_sizes_strides() || is_known(*fake, value_limit(fake->mode()->options))) {
+    return -1;
+  }
+  const double highest = range_of(*fake).high;
+  const bool is_bounded = highest < std::numeric_limits<int32_t>::max();
+  const char* answer = is_bounded ? "what the largest possible element gives" : "what ones give";
+  const int64_t classes = is_bounded ? static_cast<int64_t>(std::max(highest, 0.0)) + 1 : 2;
+  return stands_in(fake->mode(), call.op_name(), answer) ? classes : -1;
+}
+
 // On the CPU the decomposition checks that the indices are in range.
 bool one_hot(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
-  const int64_t num_classes = call.arg(1).toInt();
+  const int64_t given = call.arg(1).toInt();
   const bool is_empty = self.sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__);
+  const bool is_open = given == -1 && !is_empty && self.scalar_type() == c10::kLong;
+  const int64_t num_classes = is_open ? classes_of_unknown(call, self) : given;
   if (num_classes < 1 || is_empty || self.scalar_type() != c10::kLong) {
     return false;
   }

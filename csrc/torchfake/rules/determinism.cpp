@@ -123,7 +123,8 @@ void check_bincount(const Call& call, int64_t /*limit*/) {
 RuleList determinism_rules() {
   RuleList rules;
   for (const Kernel& kernel : kKernels) {
-    if (!std::string_view(kernel.operators).starts_with("scatter")) {  // these have rules, which check this too
+    const std::string_view operators = kernel.operators;
+    if (!operators.starts_with("scatter") && operators != "bincount") {  // these have rules, which check this too
       rules.push_back({kernel.operators, &deterministic});
     }
   }

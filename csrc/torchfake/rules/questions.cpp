@@ -20,11 +20,15 @@
 #include <torchfake/values/stand_in_answers.h>
 #include <torchfake/values/value_ranges.h>
 
+#include <algorithm>
 #include <typeinfo>
 
 namespace torchfake {
 
 namespace {
+
+// More bins than this are those of a dtype's bounds, which say nothing about sizes.
+constexpr double kMostBins = 2147483647;
 
 bool same_memory(const at::Tensor& self, const at::Tensor& other) {
   return self.dtype() == other.dtype() && self.is_alias_of(other) &&
@@ -165,6 +169,38 @@ RuleResult unique_along_dim(Call& call, const ModePtr& /*mode*/) {
   return unique_of_one_slice(call, call.arg(1).toInt(), kReturnInverse);
 }
 
+// How many different integers lie between the bounds of a tensor.
+int64_t values_between_bounds(const at::Tensor& self) {
+  constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || !c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) {
+    return kMany;
+  }
+  const ValueRange range = range_of(*fake);
+  const double count = range.high - range.low + 1;
+  return count < static_cast<double>(kMany) ? static_cast<int64_t>(count) : kMany;
+}
+
+// bincount(self, weights, minlength): under stand-ins a bin for each number that its bounds allow.
+RuleResult bins(Call& call, const ModePtr& mode) {
+  check_determinism(call);
+  const at::Tensor self = call.arg(0).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  const double highest = fake == nullptr ? kMostBins : range_of(*fake).high;
+  const bool is_bounded = highest < kMostBins && self.dim() == 1 && self.numel() > 0;
+  if (!is_bounded || read_values(*fake, value_limit(mode->options)) || call.arg(2).toInt() < 0 ||
+      !stands_in(mode, call.op_name(), "what the largest possible element gives")) {
+    return RuleResult::kContinue;
+  }
+  const auto weights = call.arg(1).toOptional<at::Tensor>();
+  const bool is_weighted = weights.has_value() && weights->defined();
+  const c10::ScalarType dtype = !is_weighted  ? c10::kLong
+      : weights->scalar_type() == c10::kFloat ? c10::kFloat
+                                              : c10::kDouble;
+  const int64_t count = std::max(static_cast<int64_t>(highest) + 1, call.arg(2).toInt());
+  return answer_with(call, at::empty({count}, self.options().dtype(dtype)));
+}
+
 // _unique2(self, sorted, return_inverse, return_counts), unique_consecutive(self, return_inverse, return_counts, dim):
 // likewise for a single element.
 template <size_t kReturnInverse>
@@ -179,7 +215,7 @@ RuleResult unique_of_one(Call& call, const ModePtr& mode) {
   }
   const at::TensorOptions indices = self.options().dtype(c10::kLong);
   const std::vector<int64_t> nothing{0};
-  const std::vector<int64_t> one{self.numel()};
+  const std::vector<int64_t> one{std::min(self.numel(), values_between_bounds(self))};
   return answer_with(
       call,
       at::empty(one, self.options()),
@@ -259,6 +295,7 @@ RuleList question_rules() {
       {"allclose", &allclose},
       {"_local_scalar_dense.", &local_scalar_dense},
       {"_unique", &unique},
+      {"bincount", &bins},
       {"_unique2.", &unique_of_one<2>},
       {"unique_consecutive.", &unique_of_one<1>},
       {"unique_dim.", &unique_along_dim<3>},

@@ -151,6 +151,9 @@ template <bool kInPlace>
 bool add(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
   const at::Tensor other = tensor(call, 1);
+  if (is_coo(self) && is_coo(other)) {
+    return add_stored_elements(call, device, mode, kInPlace);
+  }
   if (!is_strided(self) || !is_coo(other) || self.sizes() != other.sizes()) {
     return false;
   }
@@ -308,8 +311,13 @@ bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
     set_known_bytes(
         fake_indices.storage().unsafeGetStorageImpl(), device, indices.storage().getWeakStorageImpl().lock());
     members = {std::move(fake_indices), dense(sizes, self.scalar_type(), device, mode)};
-  } else if (keeps_all || stands_in(mode, call.op_name(), "all elements differ")) {
+  } else if (keeps_all) {
     members = cloned_members(self);
+  } else if (stands_in(mode, call.op_name(), "all elements differ")) {
+    const int64_t places = c10::multiply_integers(self.sizes().slice(0, self.sparse_dim()));
+    const int64_t kept = std::min(impl.nnz(), places);
+    const FakeMode in_mode(mode);
+    members = {at::clone(impl.indices().narrow(1, 0, kept)), at::clone(impl.values().narrow(0, 0, kept))};
   } else {
     raise(
         ErrorKind::kDynamicOutputShape,

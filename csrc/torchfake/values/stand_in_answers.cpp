@@ -45,6 +45,10 @@ bool truth_in_place(const FakeTensorImpl& asked, ChoosingStandIns* choosing) {
   return truth;
 }
 
+ValueRange known_bounds(const FakeTensorImpl& asked) {
+  return has_range(asked) ? range_of(asked) : ValueRange();
+}
+
 // The stand-in for a number, within its known bounds: 0 for an index whose only valid value is 0.
 c10::Scalar number_in_range(const FakeTensorImpl& asked, StandIns& stand_ins) {
   auto* choosing = dynamic_cast<ChoosingStandIns*>(&stand_ins);
@@ -55,7 +59,7 @@ c10::Scalar number_in_range(const FakeTensorImpl& asked, StandIns& stand_ins) {
   if (c10::isComplexType(dtype)) {
     return number_in_place(dtype);
   }
-  const ValueRange range = has_range(asked) ? range_of(asked) : ValueRange();
+  const ValueRange range = known_bounds(asked);
   const double usual = std::min(std::max(1.0, range.low), range.high);
   if (!c10::isIntegralType(dtype, /*includeBool=*/false)) {
     return c10::Scalar(usual);
@@ -77,6 +81,11 @@ std::string written(const c10::Scalar& number) {
 }
 
 }  // namespace
+
+double element_in_place(const FakeTensorImpl& asked) {
+  const ValueRange range = known_bounds(asked);
+  return std::min(std::max(1.0, range.low), range.high);
+}
 
 std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, const FakeTensorImpl& asked) {
   if (mode->options.stand_ins == nullptr) {

@@ -11,6 +11,9 @@ bool stands_in(const ModePtr& mode, const std::string& op, std::string_view answ
 // The number used in place of an unknown one: 1 in the dtype's kind, or false for booleans.
 c10::Scalar number_in_place(c10::ScalarType dtype);
 
+// The stand-in for each element of a tensor whose elements are read together: 1, or the nearest within its bounds.
+double element_in_place(const FakeTensorImpl& asked);
+
 // The number used for the single element of `asked`, within its bounds if known; notifies the mode's stand-ins. Returns
 // nullopt if the mode has none.
 std::optional<c10::Scalar> number_in_place(const ModePtr& mode, const std::string& op, const FakeTensorImpl& asked);

@@ -15,6 +15,9 @@ namespace {
 
 constexpr double kExactInteger = 9007199254740992.0;  // up to here double represents every integer
 
+// Known integers are searched for their bounds up to this number.
+constexpr int64_t kSearchedElements = 16384;
+
 template <typename Integer>
 ValueRange range_of_integers() {
   const auto low = static_cast<double>(std::numeric_limits<Integer>::min());
@@ -136,17 +139,19 @@ bool is_known_already(const FakeTensorImpl& fake) {
   return context != nullptr && (context->known || context->repeated);
 }
 
-void finish(const c10::IValue& output, const ValueRange& range, double roundings) {
+void finish(const RangeRow& row, const c10::IValue& output, const ValueRange& range, double roundings) {
   const FakeTensorImpl* fake = output.isTensor() && output.toTensor().defined() ? as_fake(output.toTensor()) : nullptr;
   if (fake != nullptr && is_assumed(range, fake->dtype().toScalarType())) {
     assume(*fake, range.low != 0);
     return;
   }
-  if (fake == nullptr || fake->numel() == 0 || fake->numel() > kRangedElements || !fills_storage(*fake) ||
-      is_known_already(*fake)) {
+  if (fake == nullptr || fake->numel() == 0 || !fills_storage(*fake) || is_known_already(*fake)) {
     return;
   }
   const c10::ScalarType dtype = fake->dtype().toScalarType();
+  if (!may_carry_range(row, fake->numel(), c10::isIntegralType(dtype, /*includeBool=*/false))) {
+    return;
+  }
   const ValueRange kept = fitted(range, dtype, roundings);
   const ValueRange plain = range_of_dtype(dtype);
   if (kept.is_one_value()) {
@@ -176,7 +181,8 @@ ValueRange range_of(const FakeTensorImpl& fake) {
   }
   const bool is_number = c10::isFloatingType(dtype) ? !c10::isFloat8Type(dtype) : c10::isIntegralType(dtype, true);
   if (context != nullptr && is_number && fake.numel() > 0) {
-    if (const std::optional<at::Tensor> values = known_tensor(fake, kRangedElements)) {
+    const int64_t most = c10::isIntegralType(dtype, /*includeBool=*/false) ? kSearchedElements : kRangedElements;
+    if (const std::optional<at::Tensor> values = known_tensor(fake, most)) {
       return range_of_values(*values);
     }
   }
@@ -235,10 +241,10 @@ RangeAnswer ask_range(const Call& call) {
 void finish_ranges(const Call& call, const RangeAnswer& answer) {
   const c10::ArrayRef<c10::IValue> outputs = outputs_of(call);
   if (!outputs.empty()) {
-    finish(outputs[0], answer.first, answer.roundings);
+    finish(*call.traits.range, outputs[0], answer.first, answer.roundings);
   }
   if (outputs.size() > 1) {
-    finish(outputs[1], answer.second, 0);
+    finish(*call.traits.range, outputs[1], answer.second, 0);
   }
 }
 

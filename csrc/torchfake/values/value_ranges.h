@@ -14,8 +14,13 @@ namespace torchfake {
 //   if mask.sum() > mask.numel(): raise      # False
 //   index.clamp(0, 9) < 10                   # True
 //
-// A fake of at most kRangedElements elements with unknown values therefore carries bounds, attached to its storage. A
-// row of a table (rules/value_ranges.cpp) derives the bounds of an operator's results from those of its arguments. If
+// A fake of at most kRangedElements elements with unknown values therefore carries bounds, attached to its storage.
+// Integers that are classes or positions carry them at any size, since sizes follow from the largest of them:
+//
+//   labels = torch.randint(0, 10, (50000,))
+//   F.one_hot(labels), torch.bincount(labels), torch.unique(labels)    # under stand-ins: 10 classes
+//
+// A row of a table (rules/value_ranges.cpp) derives the bounds of an operator's results from those of its arguments. If
 // lower and upper bound are equal, the value is known. The bounds hold for the numbers that the real operator may
 // return: they are widened by rounding errors, and include whether a NaN is possible. A write discards them, like known
 // values.
@@ -97,7 +102,14 @@ struct RangeRow {
   const char* names;
   RangeSource source;
   RangeAnswer (*rule)(const RangeQuestion& question);
+  // Whether integers among the results carry bounds however many they are.
+  bool any_size = false;
 };
+
+// Whether a result of so many elements may carry bounds.
+inline bool may_carry_range(const RangeRow& row, int64_t numel, bool is_integer) {
+  return numel <= kRangedElements || (row.any_size && is_integer);
+}
 
 // Whether a call of such an operator produces bounds without any among its arguments, given its first tensor.
 inline bool makes_range(const RangeRow& row, const c10::TensorImpl* first) {

@@ -61,6 +61,12 @@ bool passes_values_on(const OpTraits& traits, const FakeModeOptions& options) {
   return traits.is_builtin && (traits.values == ValueSource::kInputs || traits.values == ValueSource::kOverwrite);
 }
 
+// Classes or positions that unknown indices choose from: `batch[order]`.
+bool holds_known_integers(const TensorArg& tensor, int64_t limit) {
+  return tensor.fake != nullptr && c10::isIntegralType(tensor.fake->dtype().toScalarType(), /*includeBool=*/false) &&
+      is_known(*tensor.fake, limit);
+}
+
 }  // namespace
 
 ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
@@ -107,9 +113,11 @@ ValueTracker::ValueTracker(const Call& call, const ModeState& mode)
   all_known = all_known || (C10_UNLIKELY(any_known) && limit_ > 1 && is_absorbed(call, limit_));
   const bool drawn = draws_ > 0 && (all_known || traits.takes_shape_only);
   inputs_known_ = limit_ > 0 && (constant || drawn || (all_known && passes_values_on(traits, mode.options)));
-  if (C10_UNLIKELY(traits.range != nullptr) && !inputs_known_ && !traits.mutates && !traits.is_view &&
+  // What is too large to be drawn has bounds.
+  if (C10_UNLIKELY(traits.range != nullptr) && (!inputs_known_ || drawn) && !traits.mutates && !traits.is_view &&
       has_ranges(mode.options) &&
-      (any_ranged || makes_range(*traits.range, call.tensors().empty() ? nullptr : call.tensors()[0].impl))) {
+      (any_ranged || makes_range(*traits.range, call.tensors().empty() ? nullptr : call.tensors()[0].impl) ||
+       (any_known && traits.range->any_size && holds_known_integers(call.tensors()[0], limit_)))) {
     ranges_ = ask_range(call);
   }
   if (C10_LIKELY(!any_known && !(inputs_known_ && (constant || drawn || traits.values == ValueSource::kOverwrite)))) {
