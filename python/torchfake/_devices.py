@@ -335,3 +335,8 @@ def stand_in(original: Any) -> Any:
 
 #: The types that this PyTorch has.
 NAMES = sorted(original.__name__ for original in torch._tensor_classes if original.__module__ == "torch.cuda")
+
+
+def set_default_tensor_type(original: Callable[[Any], None], kind: Any) -> None:
+    """`torch._C._set_default_tensor_type`, which knows PyTorch's own types and no stand-in."""
+    original(kind._original if isinstance(kind, _CudaTensorType) else kind)

@@ -205,6 +205,12 @@ CREATION = (
         )
         for name in _devices.NAMES
     ),
+    Patch(
+        "torch._C:_set_default_tensor_type",
+        _devices.set_default_tensor_type,
+        When.ALWAYS,
+        "Given one of these types, it raises PyTorch's error only for the original.",
+    ),
 )
 
 DATA = (

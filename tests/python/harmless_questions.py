@@ -94,6 +94,8 @@ ask(
     tensor_types=lambda: sorted(str(kind) for kind in torch._tensor_classes),
     legacy_type_is_one_of_them=lambda: torch.cuda.FloatTensor in torch._tensor_classes,
     legacy_type_dtype=lambda: torch.cuda.HalfTensor.dtype,
+    legacy_type_by_default=lambda: torch.set_default_tensor_type("torch.cuda.FloatTensor"),
+    legacy_type_of_half_by_default=lambda: torch.set_default_tensor_type(torch.cuda.HalfTensor),
     legacy_type_check=lambda: isinstance(torch.ones(1), torch.cuda.FloatTensor),
     sdp_flags=lambda: [torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()],
     overridable_methods=lambda: len(torch.overrides.get_overridable_functions()[torch.Tensor]),
