@@ -370,7 +370,9 @@ def _describe(tensor: Tensor, contents: str) -> str:
     if tensor.dtype != torch.get_default_dtype():  # no value implies it, so int64 and bool are shown too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
     if is_sparse_any(tensor):
-        suffixes += [f"nnz={tensor._nnz()}", f"layout={tensor.layout}"]
+        by_columns = tensor.layout in (torch.sparse_csc, torch.sparse_bsc)
+        stored = tensor._values() if tensor.is_sparse else tensor.row_indices() if by_columns else tensor.col_indices()
+        suffixes += [f"nnz={stored.shape[0 if tensor.is_sparse else -1]}", f"layout={tensor.layout}"]
     if not is_fake_tensor:
         suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)

@@ -160,3 +160,77 @@ def test_real_values_go_before_symbols() -> None:
     with mode:
         result: Any = F.max_pool2d(mode.from_tensor(real), 2)
     assert result.real_tensor.tolist() == F.max_pool2d(real, 2).tolist()
+
+
+# ---- The number of elements that a sparse tensor stores --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [None, torch.sparse_csr, torch.sparse_csc])
+def test_diagonals_at_unknown_offsets_store_a_symbolic_number_of_elements(layout: torch.layout | None) -> None:
+    env: Any = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        matrix = torch.sparse.spdiags(torch.randn(2, 8), torch.randint(0, 2, (2,)), (8, 6), layout=layout)
+        product = matrix @ torch.empty(6, 3)
+        with pytest.raises(RuntimeError, match="does not match the number of offsets"):
+            torch.sparse.spdiags(torch.randn(3, 8), torch.randint(0, 2, (2,)), (8, 6), layout=layout)
+    count: Any = (matrix._values() if layout is None else matrix.values()).shape[0]
+    assert tuple(matrix.shape) == (8, 6) and env.var_to_range[count.node.expr].upper == 16
+    assert tuple(product.shape) == (8, 3) and tuple(matrix.to_dense().shape) == (8, 6)
+    assert f"nnz={count}" in repr(matrix)
+
+
+@pytest.mark.parametrize(
+    ("convert", "upper"),
+    [
+        (lambda x: x.to_sparse(), 24),
+        (lambda x: x.to_sparse(1), 4),
+        (lambda x: x.to_sparse_csr(), 24),
+        (lambda x: x.to_sparse_csc(), 24),
+        (lambda x: x.to_sparse_bsr((2, 3)), 4),
+        (lambda x: x.to_sparse_bsc((2, 3)), 4),
+        (lambda x: torch.sparse.sum(x.to_sparse(), 0), 6),
+        (lambda x: x.to_sparse().abs().coalesce(), 24),
+    ],
+)
+def test_unknown_values_give_a_symbolic_number_of_stored_elements(
+    convert: Callable[[Tensor], Tensor], upper: int
+) -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        sparse = convert(torch.randn(4, 6))
+    real = convert(torch.ones(4, 6))
+    assert sparse.layout == real.layout and sparse.shape == real.shape
+    values = sparse._values() if sparse.layout is torch.sparse_coo else sparse.values()
+    expected = real._values() if real.layout is torch.sparse_coo else real.values()
+    assert values.shape[1:] == expected.shape[1:]
+    assert env.var_to_range[values.shape[0].node.expr].upper == upper  # type: ignore[attr-defined]
+    if sparse.layout is torch.sparse_coo:
+        assert sparse.is_coalesced() == real.is_coalesced()
+
+
+def test_operators_keep_the_symbol_or_have_another() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        sparse = torch.randn(4, 6).to_sparse()
+        results = {
+            "scaled": sparse * 2,
+            "moved": sparse.cuda(),
+            "copied": sparse.clone(),
+            "negative": -sparse,
+            "root": sparse.sqrt(),
+        }
+        count = str(sparse._values().shape[0])
+        assert {name: str(each._values().shape[0]) for name, each in results.items()} == dict.fromkeys(results, count)
+        assert torch.zeros_like(sparse)._nnz() == 0
+        assert (sparse + sparse).shape == sparse.t().t().shape == (4, 6)
+        with pytest.raises(GuardOnDataDependentSymNode):
+            sparse._nnz()
+
+
+def test_a_sparse_tensor_is_made_of_members_with_symbols() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x = torch.randn(4, 6)
+        places = x.nonzero().t()
+        sparse = torch.sparse_coo_tensor(places, torch.empty(places.shape[1]), (4, 6))
+        assert str(sparse._values().shape[0]) == str(places.shape[1])
+        with pytest.raises(RuntimeError, match=r"must be sparse_dim \(2\) \+ dense_dim \(0\), but got 3"):
+            torch.sparse_coo_tensor(places, torch.empty(places.shape[1]), (4, 6, 2))
