@@ -82,7 +82,7 @@ class _OfFakes:
 
 
 class _OfEngine(_OfFakes):
-    """An attribute stored in the engine, which cannot be set on a fake. Other tensors may have one of that name."""
+    """An attribute stored in the engine. Other tensors may have one of that name."""
 
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         if tensor is not None and self._name in vars(tensor):
@@ -94,8 +94,13 @@ class _OfEngine(_OfFakes):
             vars(tensor)[self._name] = value
         elif self._name == "fake_device":
             set_fake_device(tensor, value)  # type: ignore[arg-type]
-        elif value != self._get(tensor):
-            raise AttributeError(f"{self._name} of a fake cannot be set: {_HOW_TO_CHANGE[self._name]}")
+        elif value is not None:
+            _C.set_memo(tensor, _MEMOS[self._name], value)
+        elif self._get(tensor) is not None:
+            raise AttributeError(
+                f"{self._name} of a fake cannot be deleted: the engine forgets it at a write, or in a new epoch of the "
+                "mode"
+            )
 
     def __delete__(self, tensor: Tensor) -> None:
         if self._name not in vars(tensor):
@@ -103,18 +108,18 @@ class _OfEngine(_OfFakes):
         del vars(tensor)[self._name]
 
 
-_ENDS = "the engine stores it until a write or a new epoch of the mode"
-_HOW_TO_CHANGE = {
-    "item_memo": _ENDS,
-    "nonzero_memo": _ENDS,
-    "unique_consecutive_memo": _ENDS,
-    "unique_memo": _ENDS,
+#: The engine's names of what it remembers of a fake.
+_MEMOS = {
+    "item_memo": "item",
+    "nonzero_memo": "nonzero",
+    "unique_consecutive_memo": "unique_consecutive",
+    "unique_memo": "unique",
 }
 
 
 def make_attribute(name: str) -> Any:
     """The descriptor for an attribute of `torch.Tensor`."""
-    return (_OfEngine if name == "fake_device" or name in _HOW_TO_CHANGE else _OfFakes)(name)
+    return (_OfEngine if name == "fake_device" or name in _MEMOS else _OfFakes)(name)
 
 
 #: The names of the attributes.

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -160,6 +161,52 @@ def test_real_values_go_before_symbols() -> None:
     with mode:
         result: Any = F.max_pool2d(mode.from_tensor(real), 2)
     assert result.real_tensor.tolist() == F.max_pool2d(real, 2).tolist()
+
+
+def test_a_view_is_possible_where_optimization_hints_say_so() -> None:
+    def halves(hint: int) -> tuple[Any, Tensor]:
+        env = ShapeEnv()
+        with FakeTensorMode(shape_env=env):
+            length = env.create_unbacked_symint()
+            env.var_to_hint_override[length.node.expr] = hint
+            even = torch.empty(4, length, 6).as_strided((4, 2 * (length // 2), 6), (6 * length, 6, 1))
+            return env, even.view(-1, 6)
+
+    env, rows = halves(16)
+    assert str(rows.shape[0]) == "8*((u0//2))" and rows.stride() == (6, 1)
+    assert "Eq(u0, 2*((u0//2)))" in str(env.deferred_runtime_asserts)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        halves(17)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.int64, 7), (torch.float64, 2.5)])
+def test_the_value_of_a_scalar_with_a_source_is_a_symbol(dtype: torch.dtype, value: float) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    scalar = mode.from_tensor(torch.tensor(value, dtype=dtype), source=ConstantSource("scalar"))
+    theirs = PyTorchsMode(shape_env=ShapeEnv()).from_tensor(
+        torch.tensor(value, dtype=dtype), source=ConstantSource("scalar")
+    )
+    with mode:
+        item: Any = scalar.item()
+    assert item.node.hint == value and str(item) == str(theirs.item_memo)
+    for unknown in (torch.tensor(7, dtype=torch.int32), torch.tensor(float("inf"), dtype=torch.float64)):
+        assert mode.from_tensor(unknown, source=ConstantSource(f"no symbol {unknown}")).item_memo is None
+    assert (
+        FakeTensorMode(shape_env=env, export=True)
+        .from_tensor(torch.tensor(3), source=ConstantSource("exported"))
+        .item_memo
+        is None
+    )
+
+
+def test_the_converter_takes_an_environment_that_the_mode_does_not_have() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode()
+    fake = mode.fake_tensor_converter.from_real_tensor(mode, torch.ones(3, 4), shape_env=env)
+    with mode:
+        product = fake @ fake.t()
+    assert [size.node.shape_env is env for size in (*fake.shape, *product.shape)] == [True] * 4
 
 
 # ---- The number of elements that a sparse tensor stores --------------------------------------------------------------
