@@ -94,8 +94,10 @@ class _OfEngine(_OfFakes):
             vars(tensor)[self._name] = value
         elif self._name == "fake_device":
             set_fake_device(tensor, value)  # type: ignore[arg-type]
-        elif value is not None:
+        elif isinstance(value, float | int | torch.SymInt | torch.SymFloat | torch.SymBool):
             _C.set_memo(tensor, _MEMOS[self._name], value)
+        elif value is not None:
+            raise TypeError(f"{self._name}: expected a number, got {type(value).__qualname__}")
         elif self._get(tensor) is not None:
             raise AttributeError(
                 f"{self._name} of a fake cannot be deleted: the engine forgets it at a write, or in a new epoch of the "

@@ -308,7 +308,7 @@ class ConvertedTensors:
     def storage_memo(self) -> Mapping[int, torch.UntypedStorage]:
         """The storages of these fakes, by a number for each storage."""
         strided = (fake for fake in self.tensor_memo.values() if fake.layout is torch.strided)
-        return MappingProxyType({torch._C._storage_id(fake): fake.untyped_storage() for fake in strided})
+        return MappingProxyType({fake.untyped_storage()._cdata: fake.untyped_storage() for fake in strided})
 
 
 def refuse_meta(device: torch.device | str, mode: Mode) -> None:

@@ -69,6 +69,8 @@ def test_what_is_remembered_of_a_fake_can_be_set_until_a_write(name: str) -> Non
         setattr(fake, name, None)  # as it is
         setattr(fake, name, 7)
         assert getattr(fake, name) == 7
+        with pytest.raises(TypeError, match=f"{name}: expected a number, got list"):
+            setattr(fake, name, [7])
         with pytest.raises(AttributeError, match=f"{name} of a fake cannot be deleted"):
             setattr(fake, name, None)
         fake.add_(1)
