@@ -1,8 +1,9 @@
 """Writes the figures in docs/conformance.md from the JSON files of two runs of tests/conformance/run.py.
 
-python docs/generate_conformance.py build/conformance-peer.json build/conformance.json
+python docs/generate_conformance.py build/conformance-peer.json [build/conformance.json]
 
-The first file is a run of both engines (`--peer`), the second a run of everything. Both must be from one commit.
+The first file is a run of both engines (`--peer`), the second a run of everything. Both must be from one commit. Without the
+second, which takes hours, the page keeps the figures of everything, with the commit at which they were measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from provenance import mark, sentence
 
 PAGE = Path(__file__).with_name("conformance.md")
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+PEER, WHOLE = "## Both engines", "## Whole"
 
 #: The suites, by their names in the counts, with descriptions.
 SUITES = {
@@ -81,29 +83,32 @@ def whole(counts: dict[str, dict[str, int]]) -> list[str]:
     return lines
 
 
-def figures(peer: dict[str, Any], everything: dict[str, Any]) -> str:
+def of_peer(run: dict[str, Any]) -> list[str]:
+    return [PEER, "", sentence(run["provenance"]), "", *beside_the_peer(run["counts"]), ""]
+
+
+def of_everything(run: dict[str, Any]) -> list[str]:
+    return [
+        WHOLE,
+        "",
+        mark(run["provenance"]["commit"]),
+        "",
+        sentence(run["provenance"]),
+        "",
+        *whole(run["counts"]),
+        "",
+    ]
+
+
+def figures(peer: dict[str, Any], everything: dict[str, Any] | None, page: str = "") -> str:
+    """What stands between the page's marks. Without new figures of everything, the page's are kept."""
+    if everything is None:
+        _, found, old = page.partition(END)[0].partition(WHOLE)
+        return "\n".join([BEGIN, *of_peer(peer), found + old + END])
     commits = {run["provenance"]["commit"] for run in (peer, everything)}
     if len(commits) != 1:
         raise SystemExit(f"error: the runs are of different commits: {', '.join(sorted(commits))}")
-    parts = [
-        BEGIN,
-        mark(commits.pop()),
-        "",
-        "## Both engines",
-        "",
-        sentence(peer["provenance"]),
-        "",
-        *beside_the_peer(peer["counts"]),
-        "",
-        "## Whole",
-        "",
-        sentence(everything["provenance"]),
-        "",
-        *whole(everything["counts"]),
-        "",
-        END,
-    ]
-    return "\n".join(parts)
+    return "\n".join([BEGIN, *of_peer(peer), *of_everything(everything), END])
 
 
 def with_figures(page: str, new: str) -> str:
@@ -118,10 +123,11 @@ def with_figures(page: str, new: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", type=Path)
-    parser.add_argument("everything", type=Path)
+    parser.add_argument("everything", type=Path, nargs="?")
     options = parser.parse_args()
-    new = figures(json.loads(options.peer.read_text()), json.loads(options.everything.read_text()))
-    PAGE.write_text(with_figures(PAGE.read_text(), new))
+    everything = None if options.everything is None else json.loads(options.everything.read_text())
+    page = PAGE.read_text()
+    PAGE.write_text(with_figures(page, figures(json.loads(options.peer.read_text()), everything, page)))
 
 
 if __name__ == "__main__":

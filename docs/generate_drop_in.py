@@ -49,7 +49,7 @@ FILES = {
 #: Lines of a test that touch what is private to PyTorch's implementation: names with an underscore, and names that
 #: torch/_subclasses/fake_tensor.py does not define.
 WHITE_BOX = re.compile(
-    r"_cache_key|_CacheKeyState|storage_memo|get_fast_op_impls|(?<!\w)_fake_device|fake_tensor_cache_bypass"
+    r"_cache_key|_CacheKeyState|get_fast_op_impls|(?<!\w)_fake_device|fake_tensor_cache_bypass"
     r"|_check_for_subclass_arg|fake_utils\.try_convert"
 )
 #: Messages of tests that need a card.
@@ -63,7 +63,6 @@ CLAIMED_CUDA = "test_fake_tensor.py, claimed CUDA"
 BETTER = {
     "test_str_storage": "the storage of a fake names the device that the fake claims, not meta",
     "test_aliased_const_write": "a constant that is overwritten by a constant through an alias is still known",
-    "test_fake_tensor_prop_on_nn_module": "fakes of another mode are converted, where PyTorch refuses them",
     "test_data_dependent_operator_propagate_real_tensors": "real values are known, so the operator answers",
     "test_fake_tensor_in_intlist_repro_propagate_real_tensors": "real values are known, so the operator answers",
     "test_unique_default_dynamic_output_shape_propagate_real_tensors": "real values are known, so the operator answers",
@@ -71,13 +70,14 @@ BETTER = {
     "test_jagged_fake_to_fake_preserved_propagate_real_tensors": "expected to fail with real values, and passes",
     "test_same_shape_env_preserved_propagate_real_tensors": "expected to fail with real values, and passes",
     "test_skip_data_serialization_materialize_fake_False": "a fake can be pickled, where PyTorch's cannot",
-    "test_serialization": "a fake's type is `torch.Tensor`, and it claims the device of the tensor",
     "test_cache_bypass": "views made in place are cached, where PyTorch's cache leaves them out",
     "test_cache_dispatch_key_set": "zero tensors are cached, where PyTorch's cache leaves them out",
 }
 
 #: Tests of behaviour in which torchfake differs on purpose.
 ON_PURPOSE = {
+    "test_serialization": "a fake's type is `torch.Tensor`, and it claims the device of the tensor",
+    "test_fake_tensor_prop_on_nn_module": "fakes of another mode are converted, where PyTorch refuses them",
     "test_allclose": "`make_fx` makes its own fakes here, which are PyTorch's and raise PyTorch's own class of error",
     "test_fake_tensor_mode": "it imports `detect_fake_mode` into a function before a mode is first entered, when "
     "nothing of PyTorch is replaced yet",

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/python_symnode.h>
 #include <torchfake/convert/converter.h>
 #include <torchfake/core/layout_fake.h>
 #include <torchfake/core/plain_cpu.h>
@@ -103,7 +104,7 @@ void check_weights(const std::vector<at::Tensor>& weights, int64_t mode, int64_t
       numel <= layers * 2 * 4 * hidden_size, "flatten_weights: the biases have more elements than the layers");
 }
 
-std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kind) {
+ValueMemos::Kind memo_kind(const std::string& kind) {
   static const std::unordered_map<std::string, ValueMemos::Kind> kKinds = {
       {"nonzero", ValueMemos::kNonzero},
       {"item", ValueMemos::kItem},
@@ -112,8 +113,35 @@ std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kin
   const auto found = kKinds.find(kind);
   TORCH_CHECK_VALUE(
       found != kKinds.end(), "memo: expected nonzero, item, unique or unique_consecutive, got '", kind, "'");
+  return found->second;
+}
+
+std::optional<c10::Scalar> memo(const at::Tensor& tensor, const std::string& kind) {
   const FakeTensorImpl* fake = as_fake(tensor);
-  return fake == nullptr ? std::nullopt : fake->memo(found->second);
+  return fake == nullptr ? std::nullopt : fake->memo(memo_kind(kind));
+}
+
+c10::Scalar scalar_of(const py::handle& value) {
+  if (torch::is_symint(value)) {
+    return value.cast<c10::SymInt>();
+  }
+  if (torch::is_symfloat(value)) {
+    return value.cast<c10::SymFloat>();
+  }
+  if (torch::is_symbool(value)) {
+    return value.cast<c10::SymBool>();
+  }
+  if (py::isinstance<py::bool_>(value)) {
+    return value.cast<bool>();
+  }
+  return py::isinstance<py::int_>(value) ? c10::Scalar(value.cast<int64_t>()) : c10::Scalar(value.cast<double>());
+}
+
+void set_memo(const at::Tensor& tensor, const std::string& kind, const py::handle& number) {
+  const c10::Scalar value = scalar_of(number);
+  FakeTensorImpl* fake = as_fake(tensor);
+  TORCH_CHECK_TYPE(fake != nullptr, "set_memo: expected a fake tensor");
+  fake->set_memo(memo_kind(kind), value);
 }
 
 // Values that are given explicitly are kept even beyond the mode's limit.
@@ -243,6 +271,7 @@ void bind_tensors(pybind11::module_& module) {
   module.def("known_values_of", &known_values_of, py::arg("fake"), py::arg("copy"));
   module.def("constant_of", &constant_of_fake, py::arg("fake"));
   module.def("memo", &memo, py::arg("fake"), py::arg("kind"));
+  module.def("set_memo", &set_memo, py::arg("fake"), py::arg("kind"), py::arg("value"));
   module.def("list_native_kernels", &list_native_kernels);
   module.def("meta_like", torch::wrap_pybind_function(&meta_like), py::arg("fake"));
   module.def(

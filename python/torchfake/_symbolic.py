@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -170,13 +171,14 @@ def is_native(value: object) -> bool:
 # ---- Making sizes symbolic -------------------------------------------------------------------------------------------
 
 
+def is_pytorchs(env: object) -> bool:
+    """Whether this is a shape environment of PyTorch's."""
+    return not isinstance(env, _C.ShapeEnv) and hasattr(env, "create_symbolic_sizes_strides_storage_offset")
+
+
 def check_env(env: object) -> None:
     """Raises TypeError if `env` is not a shape environment, torchfake's or PyTorch's."""
-    if (
-        env is not None
-        and not isinstance(env, _C.ShapeEnv)
-        and not hasattr(env, "create_symbolic_sizes_strides_storage_offset")
-    ):
+    if env is not None and not isinstance(env, _C.ShapeEnv) and not is_pytorchs(env):
         raise TypeError(f"shape_env: expected a torchfake.ShapeEnv, or PyTorch's, got {type(env).__qualname__}")
 
 
@@ -274,6 +276,25 @@ def _make_symbolic_in_pytorchs(fake: Tensor, real: Tensor, env: Any, source: Any
 _UNKNOWN = itertools.count()
 
 
+def remember_item(fake: Tensor, real: Tensor, env: Any, source: Any, context: Any) -> None:
+    """Makes the value of a scalar a symbol with a hint, as PyTorch does: integers, and floats without rounding."""
+    has_symbol = real.dim() == 0 and real.device.type == "cpu" and real.dtype in (torch.int64, torch.float64)
+    if not has_symbol or isinstance(env, _C.ShapeEnv) or _C.is_plain_fake(real) or type(real) is not Tensor:
+        return
+    from torch._dynamo.source import CallMethodItemSource, FloatTensorSource, RandomValueSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    value = real.item()
+    if isinstance(source, RandomValueSource) or not math.isfinite(value):
+        return
+    item_source = source.base if isinstance(source, FloatTensorSource) else CallMethodItemSource(source)
+    symbol = env.create_unspecified_symbol(
+        value, source=item_source, dynamic_dim=DimDynamic.DYNAMIC, symbolic_context=context
+    )
+    create = env.create_symintnode if real.dtype is torch.int64 else env.create_symfloatnode
+    _C.set_memo(fake, "item", create(symbol, hint=value, source=item_source))
+
+
 def fake_of_meta(elem: Tensor, device: torch.device | str, mode: Mode) -> Tensor:
     """The fake of a plain meta tensor, whose symbolic sizes are those of the mode's environment."""
     claimed = torch.device(device)
@@ -323,14 +344,14 @@ _EXAMPLE = 5040
 
 
 def example_of(node: Any) -> int | float | bool | None:
-    """An example value for one of PyTorch's own numbers without a hint, within the known ranges of its symbols."""
+    """An example value for one of PyTorch's own numbers without a hint: its optimization hint, or one in its range."""
     env = node.shape_env
     if env is None or not hasattr(env, "var_to_range"):
         return None
     values = {}
     expr = env.replace(node.expr)
     for symbol in expr.free_symbols:
-        hint = env.backed_var_to_val.get(symbol)
+        hint = env.backed_var_to_val.get(symbol, getattr(env, "var_to_hint_override", {}).get(symbol))
         bounds = env.var_to_range.get(symbol)
         if hint is None and bounds is not None and bounds.is_int:
             hint = int(max(min(_EXAMPLE, bounds.upper), bounds.lower))

@@ -82,7 +82,7 @@ class _OfFakes:
 
 
 class _OfEngine(_OfFakes):
-    """An attribute stored in the engine, which cannot be set on a fake. Other tensors may have one of that name."""
+    """An attribute stored in the engine. Other tensors may have one of that name."""
 
     def __get__(self, tensor: Tensor | None, owner: type[Tensor]) -> Any:
         if tensor is not None and self._name in vars(tensor):
@@ -94,8 +94,15 @@ class _OfEngine(_OfFakes):
             vars(tensor)[self._name] = value
         elif self._name == "fake_device":
             set_fake_device(tensor, value)  # type: ignore[arg-type]
-        elif value != self._get(tensor):
-            raise AttributeError(f"{self._name} of a fake cannot be set: {_HOW_TO_CHANGE[self._name]}")
+        elif isinstance(value, float | int | torch.SymInt | torch.SymFloat | torch.SymBool):
+            _C.set_memo(tensor, _MEMOS[self._name], value)
+        elif value is not None:
+            raise TypeError(f"{self._name}: expected a number, got {type(value).__qualname__}")
+        elif self._get(tensor) is not None:
+            raise AttributeError(
+                f"{self._name} of a fake cannot be deleted: the engine forgets it at a write, or in a new epoch of the "
+                "mode"
+            )
 
     def __delete__(self, tensor: Tensor) -> None:
         if self._name not in vars(tensor):
@@ -103,18 +110,18 @@ class _OfEngine(_OfFakes):
         del vars(tensor)[self._name]
 
 
-_ENDS = "the engine stores it until a write or a new epoch of the mode"
-_HOW_TO_CHANGE = {
-    "item_memo": _ENDS,
-    "nonzero_memo": _ENDS,
-    "unique_consecutive_memo": _ENDS,
-    "unique_memo": _ENDS,
+#: The engine's names of what it remembers of a fake.
+_MEMOS = {
+    "item_memo": "item",
+    "nonzero_memo": "nonzero",
+    "unique_consecutive_memo": "unique_consecutive",
+    "unique_memo": "unique",
 }
 
 
 def make_attribute(name: str) -> Any:
     """The descriptor for an attribute of `torch.Tensor`."""
-    return (_OfEngine if name == "fake_device" or name in _HOW_TO_CHANGE else _OfFakes)(name)
+    return (_OfEngine if name == "fake_device" or name in _MEMOS else _OfFakes)(name)
 
 
 #: The names of the attributes.
@@ -370,7 +377,9 @@ def _describe(tensor: Tensor, contents: str) -> str:
     if tensor.dtype != torch.get_default_dtype():  # no value implies it, so int64 and bool are shown too, as for meta
         suffixes.append(f"dtype={tensor.dtype}")
     if is_sparse_any(tensor):
-        suffixes += [f"nnz={tensor._nnz()}", f"layout={tensor.layout}"]
+        by_columns = tensor.layout in (torch.sparse_csc, torch.sparse_bsc)
+        stored = tensor._values() if tensor.is_sparse else tensor.row_indices() if by_columns else tensor.col_indices()
+        suffixes += [f"nnz={stored.shape[0 if tensor.is_sparse else -1]}", f"layout={tensor.layout}"]
     if not is_fake_tensor:
         suffixes.append("fake=True")
     suffixes += _autograd_suffixes(tensor)

@@ -54,6 +54,11 @@ class FakeTensorConverter:
         """
         return MappingProxyType(dict(self._converted))
 
+    @property
+    def meta_converter(self) -> ConvertedTensors:
+        """The memos under PyTorch's name for what holds them."""
+        return ConvertedTensors(self)
+
     def from_real_tensor(
         self,
         fake_mode: Mode,
@@ -69,16 +74,17 @@ class FakeTensorConverter:
 
         Args:
             make_constant: Whether its value is tracked.
-            shape_env: The mode's environment: sizes become its symbols as given by `symbolic_context`; without a
-                context, every size does, and equal sizes share a symbol.
+            shape_env: The mode's environment, or any of PyTorch's: sizes become its symbols as given by
+                `symbolic_context`; without a context, every size does, and equal sizes share a symbol. With PyTorch's
+                environment and a `source`, the value of an int64 or float64 scalar of the CPU is a symbol too.
 
         Raises:
             TypeError: `t` is not a tensor.
             FakeArgumentError: `make_constant` was given with a Parameter, or `t` is a meta tensor and the mode has
                 `allow_meta=False`.
             ValueError: `make_constant` was given with more elements than the mode tracks.
-            DynamicShapesError: A `shape_env` that is not the mode's, a `symbolic_context` without one, or symbols
-                for the sizes of a view or a wrapper.
+            DynamicShapesError: A `torchfake.ShapeEnv` that is not the mode's, a `symbolic_context` without one, or
+                symbols for the sizes of a view or a wrapper.
             UnsupportedFakeTensorException: `t` cannot be fake.
         """
         if not isinstance(t, Tensor):
@@ -118,7 +124,7 @@ class FakeTensorConverter:
     def _convert_symbolic(
         self, mode: Mode, t: Tensor, env: object, source: object, context: object, make_constant: bool
     ) -> FakeTensor:
-        if env is None or env is not mode.shape_env:
+        if env is None or (env is not mode.shape_env and not _symbolic.is_pytorchs(env)):
             name = "symbolic_context" if env is None else "shape_env"
             raise DynamicShapesError(f"from_tensor: a {name} was given that needs a mode with this shape_env.")
         if context is None and is_traceable_wrapper_subclass(t) and not isinstance(env, _C.ShapeEnv):
@@ -128,6 +134,8 @@ class FakeTensorConverter:
         if found is not None:
             return found
         fake = self.from_real_tensor(mode, t, make_constant)
+        if plain and source is not None and not self.export and not make_constant:
+            _symbolic.remember_item(fake, t, env, source, context)
         # Scalars have no sizes; wrappers hold several tensors.
         may_be_symbolic = plain and not _C.is_plain_fake(t) and not is_recorded_view(fake) and t.dim() > 0
         if may_be_symbolic:
@@ -283,6 +291,24 @@ class FakeTensorConverter:
     def invalidate_constant_aliases(self, tensor: Tensor) -> None:
         """Forgets the values of all fakes on the storage of `tensor`, a fake or a converted real tensor."""
         _C.forget_values(tensor)
+
+
+class ConvertedTensors:
+    """What a converter remembers, in the form of PyTorch's `MetaConverter`. For counting only."""
+
+    def __init__(self, converter: FakeTensorConverter) -> None:
+        self._converter = converter
+
+    @property
+    def tensor_memo(self) -> Mapping[int, Tensor]:
+        """The live fakes of plain tensors, by a number for each tensor."""
+        return self._converter.tensor_memo
+
+    @property
+    def storage_memo(self) -> Mapping[int, torch.UntypedStorage]:
+        """The storages of these fakes, by a number for each storage."""
+        strided = (fake for fake in self.tensor_memo.values() if fake.layout is torch.strided)
+        return MappingProxyType({fake.untyped_storage()._cdata: fake.untyped_storage() for fake in strided})
 
 
 def refuse_meta(device: torch.device | str, mode: Mode) -> None:

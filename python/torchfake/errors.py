@@ -59,7 +59,7 @@ class FakeTensorError(RuntimeError):
         if len(given) != 1:
             raise TypeError(f"{type(self).__name__}: expected one of message, func and reason, got {len(given)}")
         (message,) = given
-        RuntimeError.__init__(self, str(message))  # PyTorch's classes take other arguments
+        RuntimeError.__init__(self, message)  # PyTorch's classes take other arguments
         if isinstance(message, torch._ops.OpOverload) and not op:
             op = message.name()  # type: ignore[no-untyped-call]
         self.op = op

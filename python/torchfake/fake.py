@@ -278,7 +278,7 @@ def _fake_module(module: nn.Module, device: torch.device | str | None) -> nn.Mod
 def _value_to_keep(mode: Mode, constant: Tensor | None, real_tensor: Tensor | None) -> Tensor | None:
     state = mode._state
     if real_tensor is not None and not state.propagate_real_tensors:
-        raise ValueError(
+        raise FakeArgumentError(
             "FakeTensor: real_tensor requires a mode with propagate_real_tensors=True; pass a constant instead"
         )
     if constant is not None and state.propagate_real_tensors:

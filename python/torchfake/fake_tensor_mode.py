@@ -246,6 +246,11 @@ class FakeTensorMode(Mode, TorchDispatchMode):  # type: ignore[no-untyped-call]
         return list(self._stack())
 
     @property
+    def stack(self) -> str:
+        """Where the mode was created. It is not recorded: PyTorch prints it in errors about two modes."""
+        return "the place where a mode was created is not recorded"
+
+    @property
     def cache_crosscheck_enabled(self) -> bool:
         """Whether cached results are compared with the kernel's. The cache and this flag are shared by all modes.
 

@@ -156,6 +156,7 @@ class FakeTensorProp(Interpreter):
     def _use(self, mode: Mode) -> None:
         self._mode = mode
         self._fakes = _Fakes(mode)
+        self._stays_real = False
         self._states: dict[str, dict[str, Tensor]] = {}
         self._subgraphs: dict[GraphModule, GraphModule] = {}
         #: The identifiers of the subgraphs that `invoke_subgraph` has called.
@@ -165,7 +166,8 @@ class FakeTensorProp(Interpreter):
             mode.reset_nt_tensor_id_counter()
 
     def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:
-        """Runs the graph as `Interpreter.run` does."""
+        """Runs the graph as `Interpreter.run` does: outside the mode, real tensors among themselves stay real."""
+        self._stays_real = current_mode() is None and find_fake(tree_leaves(args)) is None
         # Faster than Interpreter's loop, whose overhead would exceed the operators', which take a microsecond on fakes.
         env = self.env = {} if initial_env is None else initial_env
         self.args_iter = iter(self.graph.process_inputs(*args) if enable_io_processing else args)
@@ -216,7 +218,7 @@ class FakeTensorProp(Interpreter):
     def get_attr(self, target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The attribute, converted to a fake."""
         value = super().get_attr(target, args, kwargs)
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not self._stays_real:
             return self._fakes.lift(value) if target in self._constants else self._fakes.convert(value)
         return self._subgraph(value) if isinstance(value, GraphModule) else value
 
@@ -238,7 +240,7 @@ class FakeTensorProp(Interpreter):
         state = self._states.get(target)
         if state is None:
             state = self._states[target] = self._foreign_state(module)
-        if not state:
+        if not state or self._stays_real:
             return module(*args, **kwargs)
         return torch.func.functional_call(module, state, args, kwargs, tie_weights=False)
 

@@ -462,8 +462,14 @@ def test_fakes_that_a_converter_made_are_counted() -> None:
     fake = mode.from_tensor(real)
     memo = mode.fake_tensor_converter.tensor_memo
     assert len(memo) == 1 and next(iter(memo.values())) is fake
-    del fake, memo
+    view: Any = mode.from_tensor(real[1:])
+    storages = mode.fake_tensor_converter.meta_converter.storage_memo
+    assert [len(memo), len(mode.fake_tensor_converter.meta_converter.tensor_memo), len(storages)] == [1, 2, 1]
+    del fake, memo, storages
+    assert len(mode.fake_tensor_converter.meta_converter.storage_memo) == 1
+    del view
     assert len(mode.fake_tensor_converter.tensor_memo) == 0
+    assert len(mode.fake_tensor_converter.meta_converter.storage_memo) == 0
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------

@@ -63,12 +63,18 @@ def test_an_attribute_of_the_same_name_is_left_to_whoever_sets_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["item_memo", "nonzero_memo", "unique_memo", "unique_consecutive_memo"])
-def test_what_the_engine_keeps_of_a_fake_cannot_be_set(name: str) -> None:
+def test_what_is_remembered_of_a_fake_can_be_set_until_a_write(name: str) -> None:
     with FakeTensorMode():
         fake = torch.ones(1)
-    with pytest.raises(AttributeError, match=f"{name} of a fake cannot be set"):
+        setattr(fake, name, None)  # as it is
         setattr(fake, name, 7)
-    setattr(fake, name, getattr(fake, name))  # as it is
+        assert getattr(fake, name) == 7
+        with pytest.raises(TypeError, match=f"{name}: expected a number, got list"):
+            setattr(fake, name, [7])
+        with pytest.raises(AttributeError, match=f"{name} of a fake cannot be deleted"):
+            setattr(fake, name, None)
+        fake.add_(1)
+    assert getattr(fake, name) is None
     real = torch.ones(1)
     setattr(real, name, 7)
     assert getattr(real, name) == 7

@@ -399,6 +399,15 @@ def test_a_constant_of_the_program_keeps_its_value() -> None:
     assert FakeTensorProp(constant_read()).propagate() == 5
 
 
+def test_real_arguments_of_run_stay_real() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    for graph in (torch.fx.symbolic_trace(module), make_fx(module)(torch.ones(2, 4))):
+        x = torch.randn(2, 4)
+        result = FakeTensorProp(graph).run(x)
+        assert not is_fake(result) and torch.equal(result, module(x))
+        assert all(is_fake(node.meta["val"]) for node in graph.graph.nodes if node.op != "output")
+
+
 def test_sizes_and_numbers_are_vals_too() -> None:
     graph = symbolic_trace(lambda x: (x.shape[0] * 2, x.dim() > 1, x.is_contiguous()))
     assert FakeTensorProp(graph).propagate(torch.randn(3, 4)) == (6, True, True)

@@ -45,6 +45,14 @@ def test_runs_of_different_commits_make_no_page():
         generate_conformance.figures(PEER, other)
 
 
+def test_the_tables_of_two_engines_are_measured_without_everything():
+    old = generate_conformance.figures(PEER, WHOLE)
+    later = {**PEER, "provenance": {**SOURCE, "commit": "def"}, "counts": {"errors torchfake": {"both refuse": 1300}}}
+    text = generate_conformance.figures(later, None, f"before\n{old}\nafter")
+    assert "| both refuse | 1,300 |" in text and "1,200" not in text and "at commit `def`" in text
+    assert old[old.index("## Whole") :] == text[text.index("## Whole") :]
+
+
 @pytest.mark.parametrize("page", ["docs/conformance.md", "benchmarks/README.md"])
 def test_figures_replace_what_stands_between_the_marks_alone(page):
     text = (ROOT / page).read_text()

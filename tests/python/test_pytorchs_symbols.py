@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode as PyTorchsMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -160,3 +161,123 @@ def test_real_values_go_before_symbols() -> None:
     with mode:
         result: Any = F.max_pool2d(mode.from_tensor(real), 2)
     assert result.real_tensor.tolist() == F.max_pool2d(real, 2).tolist()
+
+
+def test_a_view_is_possible_where_optimization_hints_say_so() -> None:
+    def halves(hint: int) -> tuple[Any, Tensor]:
+        env = ShapeEnv()
+        with FakeTensorMode(shape_env=env):
+            length = env.create_unbacked_symint()
+            env.var_to_hint_override[length.node.expr] = hint
+            even = torch.empty(4, length, 6).as_strided((4, 2 * (length // 2), 6), (6 * length, 6, 1))
+            return env, even.view(-1, 6)
+
+    env, rows = halves(16)
+    assert str(rows.shape[0]) == "8*((u0//2))" and rows.stride() == (6, 1)
+    assert "Eq(u0, 2*((u0//2)))" in str(env.deferred_runtime_asserts)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        halves(17)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(torch.int64, 7), (torch.float64, 2.5)])
+def test_the_value_of_a_scalar_with_a_source_is_a_symbol(dtype: torch.dtype, value: float) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    scalar = mode.from_tensor(torch.tensor(value, dtype=dtype), source=ConstantSource("scalar"))
+    theirs = PyTorchsMode(shape_env=ShapeEnv()).from_tensor(
+        torch.tensor(value, dtype=dtype), source=ConstantSource("scalar")
+    )
+    with mode:
+        item: Any = scalar.item()
+    assert item.node.hint == value and str(item) == str(theirs.item_memo)
+    for unknown in (torch.tensor(7, dtype=torch.int32), torch.tensor(float("inf"), dtype=torch.float64)):
+        assert mode.from_tensor(unknown, source=ConstantSource(f"no symbol {unknown}")).item_memo is None
+    assert (
+        FakeTensorMode(shape_env=env, export=True)
+        .from_tensor(torch.tensor(3), source=ConstantSource("exported"))
+        .item_memo
+        is None
+    )
+
+
+def test_the_converter_takes_an_environment_that_the_mode_does_not_have() -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode()
+    fake = mode.fake_tensor_converter.from_real_tensor(mode, torch.ones(3, 4), shape_env=env)
+    with mode:
+        product = fake @ fake.t()
+    assert [size.node.shape_env is env for size in (*fake.shape, *product.shape)] == [True] * 4
+
+
+# ---- The number of elements that a sparse tensor stores --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [None, torch.sparse_csr, torch.sparse_csc])
+def test_diagonals_at_unknown_offsets_store_a_symbolic_number_of_elements(layout: torch.layout | None) -> None:
+    env: Any = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        matrix = torch.sparse.spdiags(torch.randn(2, 8), torch.randint(0, 2, (2,)), (8, 6), layout=layout)
+        product = matrix @ torch.empty(6, 3)
+        with pytest.raises(RuntimeError, match="does not match the number of offsets"):
+            torch.sparse.spdiags(torch.randn(3, 8), torch.randint(0, 2, (2,)), (8, 6), layout=layout)
+    count: Any = (matrix._values() if layout is None else matrix.values()).shape[0]
+    assert tuple(matrix.shape) == (8, 6) and env.var_to_range[count.node.expr].upper == 16
+    assert tuple(product.shape) == (8, 3) and tuple(matrix.to_dense().shape) == (8, 6)
+    assert f"nnz={count}" in repr(matrix)
+
+
+@pytest.mark.parametrize(
+    ("convert", "upper"),
+    [
+        (lambda x: x.to_sparse(), 24),
+        (lambda x: x.to_sparse(1), 4),
+        (lambda x: x.to_sparse_csr(), 24),
+        (lambda x: x.to_sparse_csc(), 24),
+        (lambda x: x.to_sparse_bsr((2, 3)), 4),
+        (lambda x: x.to_sparse_bsc((2, 3)), 4),
+        (lambda x: torch.sparse.sum(x.to_sparse(), 0), 6),
+        (lambda x: x.to_sparse().abs().coalesce(), 24),
+    ],
+)
+def test_unknown_values_give_a_symbolic_number_of_stored_elements(
+    convert: Callable[[Tensor], Tensor], upper: int
+) -> None:
+    env = ShapeEnv()
+    with FakeTensorMode(shape_env=env):
+        sparse = convert(torch.randn(4, 6))
+    real = convert(torch.ones(4, 6))
+    assert sparse.layout == real.layout and sparse.shape == real.shape
+    values = sparse._values() if sparse.layout is torch.sparse_coo else sparse.values()
+    expected = real._values() if real.layout is torch.sparse_coo else real.values()
+    assert values.shape[1:] == expected.shape[1:]
+    assert env.var_to_range[values.shape[0].node.expr].upper == upper  # type: ignore[attr-defined]
+    if sparse.layout is torch.sparse_coo:
+        assert sparse.is_coalesced() == real.is_coalesced()
+
+
+def test_operators_keep_the_symbol_or_have_another() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        sparse = torch.randn(4, 6).to_sparse()
+        results = {
+            "scaled": sparse * 2,
+            "moved": sparse.cuda(),
+            "copied": sparse.clone(),
+            "negative": -sparse,
+            "root": sparse.sqrt(),
+        }
+        count = str(sparse._values().shape[0])
+        assert {name: str(each._values().shape[0]) for name, each in results.items()} == dict.fromkeys(results, count)
+        assert torch.zeros_like(sparse)._nnz() == 0
+        assert (sparse + sparse).shape == sparse.t().t().shape == (4, 6)
+        with pytest.raises(GuardOnDataDependentSymNode):
+            sparse._nnz()
+
+
+def test_a_sparse_tensor_is_made_of_members_with_symbols() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        x = torch.randn(4, 6)
+        places = x.nonzero().t()
+        sparse = torch.sparse_coo_tensor(places, torch.empty(places.shape[1]), (4, 6))
+        assert str(sparse._values().shape[0]) == str(places.shape[1])
+        with pytest.raises(RuntimeError, match=r"must be sparse_dim \(2\) \+ dense_dim \(0\), but got 3"):
+            torch.sparse_coo_tensor(places, torch.empty(places.shape[1]), (4, 6, 2))

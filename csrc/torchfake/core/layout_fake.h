@@ -18,8 +18,8 @@ namespace torchfake {
 //   s = torch.sparse_coo_tensor(i, v, (4, 5))   # s._indices() and s._values() are fakes
 //   s.device                                    # the device that i and v claim
 //
-// Invariants. The number of stored elements is always a number; a call is refused if that number would depend on
-// unknown values. A sparse fake is not a FakeTensorImpl: as_fake() of it is null, so the steps for strided fakes never
+// Invariants. If the number of stored elements depends on unknown values, it is a symbol in a mode with a shape environment
+// (dispatch/stored_counts.h), and the call is refused in any other. The sizes of the tensor itself are numbers. A sparse fake is not a FakeTensorImpl: as_fake() of it is null, so the steps for strided fakes never
 // meet one and pay nothing for their existence. Calls with one take a separate route (dispatch/layout_call.h).
 // Rejected: one class for all layouts. The kernels that read indices and values cast to PyTorch's own classes.
 class LayoutFake {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <torchfake/core/errors.h>
@@ -12,6 +13,7 @@
 #include <torchfake/dispatch/admission.h>
 #include <torchfake/dispatch/meta_call.h>
 #include <torchfake/dispatch/refusals.h>
+#include <torchfake/dispatch/stored_counts.h>
 
 #include <atomic>
 
@@ -153,7 +155,21 @@ at::Tensor wrap_sparse(const at::Tensor& sparse, c10::Device device, const ModeP
   return make_layout_fake(sparse, members, device, mode);
 }
 
-at::Tensor plain_meta(const at::Tensor& fake) {
+namespace {
+
+// A plain meta tensor in place of a strided fake, with nothing along sizes that are symbols.
+at::Tensor meta_without_elements(const at::Tensor& member) {
+  c10::DimVector sizes;
+  for (const c10::SymInt& size : member.sym_sizes()) {
+    sizes.push_back(size.maybe_as_int().value_or(0));
+  }
+  PlainCpu no_engine;
+  return at::empty(sizes, at::TensorOptions().dtype(member.scalar_type()).device(c10::kMeta));
+}
+
+}  // namespace
+
+at::Tensor plain_meta(const at::Tensor& fake, bool may_lack_elements) {
   if (as_fake(fake) != nullptr) {
     return to_meta(fake);
   }
@@ -161,7 +177,11 @@ at::Tensor plain_meta(const at::Tensor& fake) {
       as_quantized_fake(fake) == nullptr, "a quantized fake cannot be used where the mode is kept out");
   std::vector<at::Tensor> members;
   for (const at::Tensor& member : members_of(fake)) {
-    members.push_back(as_fake(member) != nullptr ? to_meta(member) : member);
+    if (may_lack_elements && fake.layout() == c10::kSparse && has_symbolic_count(fake)) {
+      members.push_back(meta_without_elements(member));
+    } else {
+      members.push_back(as_fake(member) != nullptr ? to_meta(member) : member);
+    }
   }
   PlainCpu no_engine;
   if (fake.layout() == c10::kSparse) {

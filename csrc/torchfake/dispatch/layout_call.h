@@ -18,6 +18,9 @@ namespace torchfake {
 //   s.to_dense()        rule: sizes and dtype are those of s
 //   d.to_sparse()       stand-ins: nothing or everything is stored, so refused; unless the values of d are known
 //
+// In a mode with a shape environment the last one is not refused: the number of stored elements is a new symbol, if
+// that number is all that differs between the runs.
+//
 // Invariants. Real kernels run on fakes only if a table says that they access no data. Nothing here enters the cache.
 
 // Whether a fake of another layout is among the arguments.
@@ -59,8 +62,9 @@ void composed_call(Call& call, c10::Device device, const ModePtr& mode);
 // Runs the CPU kernel on real tensors in place of the fakes.
 void stand_in_call(Call& call, c10::Device device, const ModePtr& mode);
 
-// A plain meta tensor in place of a fake of any layout.
-at::Tensor plain_meta(const at::Tensor& fake);
+// A plain meta tensor in place of a fake of any layout. One whose number of stored elements is a symbol is refused; a
+// sparse COO one is replaced by a tensor that stores nothing if `may_lack_elements`.
+at::Tensor plain_meta(const at::Tensor& fake, bool may_lack_elements = false);
 
 // A fake of `sparse`, any sparse tensor; its members that are fakes are kept, the others converted.
 at::Tensor wrap_sparse(const at::Tensor& sparse, c10::Device device, const ModePtr& mode);

@@ -12,6 +12,7 @@
 #include <torchfake/dispatch/map_tensors.h>
 #include <torchfake/dispatch/refusals.h>
 #include <torchfake/dispatch/stand_in_tensors.h>
+#include <torchfake/dispatch/stored_counts.h>
 #include <torchfake/dispatch/wrap_outputs.h>
 #include <torchfake/values/known_values.h>
 
@@ -87,6 +88,27 @@ std::unique_ptr<Run> run(const Call& call, int number) {
   return made;
 }
 
+bool is_coalesced(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kSparse &&
+      static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl())->coalesced();
+}
+
+// Whether two sparse tensors are the same but for the number of elements that they store.
+bool differ_in_count_only(const at::Tensor& one, const at::Tensor& other) {
+  if (!one.defined() || !other.defined() || !is_sparse_layout(one.layout()) || one.layout() != other.layout() ||
+      one.sizes() != other.sizes() || one.scalar_type() != other.scalar_type()) {
+    return false;
+  }
+  const std::vector<at::Tensor> of_one = members_of(one);
+  const std::vector<at::Tensor> of_other = members_of(other);
+  for (size_t i = 0; i < of_one.size(); ++i) {
+    if (of_one[i].dim() != of_other[i].dim() || of_one[i].scalar_type() != of_other[i].scalar_type()) {
+      return false;
+    }
+  }
+  return of_one.back().sizes().slice(1) == of_other.back().sizes().slice(1) || one.layout() != c10::kSparse;
+}
+
 // The results, and the state of the arguments that were written to.
 std::string outcome_of(const Call& call, Run& run) {
   std::string text;
@@ -121,6 +143,14 @@ bool agree_on_parameters(const Call& call, Run& one, Run& other) {
     }
   }
   return true;
+}
+
+// Whether the number of stored elements of the only result is all that differs between two runs, and may be a symbol.
+bool may_count_symbolically(const Call& call, const Run& one, const Run& other, const ModeState& mode) {
+  const bool writes = std::any_of(
+      call.tensors().begin(), call.tensors().end(), [](const TensorArg& tensor) { return tensor.is_written; });
+  return !writes && counts_may_be_symbols(mode) && one.results.size() == 1 && one.results[0].isTensor() &&
+      other.results[0].isTensor() && differ_in_count_only(one.results[0].toTensor(), other.results[0].toTensor());
 }
 
 [[noreturn]] void refuse_dependence(const Call& call) {
@@ -229,12 +259,24 @@ void stand_in_call(Call& call, c10::Device device, const ModePtr& mode) {
   const std::unique_ptr<Run> first = run(call, 0);
   const std::string outcome = outcome_of(call, *first);
   bool parameters_are_known = true;
+  std::optional<bool> stays_coalesced;  // if the number of stored elements is unknown
   for (int number = 1; number < kRuns && !first->stand_ins.all_known(); ++number) {
     const std::unique_ptr<Run> other = run(call, number);
     if (outcome_of(call, *other) != outcome) {
-      refuse_dependence(call);
+      if (!may_count_symbolically(call, *first, *other, *mode)) {
+        refuse_dependence(call);
+      }
+      stays_coalesced = stays_coalesced.value_or(is_coalesced(first->results[0].toTensor())) &&
+          is_coalesced(other->results[0].toTensor());
+      continue;
     }
     parameters_are_known = parameters_are_known && agree_on_parameters(call, *first, *other);
+  }
+  if (stays_coalesced) {
+    const at::Tensor result = with_unknown_count(first->results[0].toTensor(), *stays_coalesced, device, mode);
+    torch::jit::drop(*call.stack, call.num_args());
+    call.stack->emplace_back(result);
+    return;
   }
   const FakeMode in_mode(mode);
   const Wrapping wrapping(first->stand_ins, parameters_are_known, device, mode);

@@ -5,6 +5,7 @@
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/quantized/QTensorImpl.h>
 
@@ -86,6 +87,8 @@ class StandInTensors {
   }
 
  private:
+  // How many elements are stored where that is unknown.
+  static constexpr int64_t kCounts[kRuns] = {2, 0, 1, 3};
   static constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
 
   at::Tensor strided(const at::Tensor& tensor) {
@@ -188,10 +191,31 @@ class StandInTensors {
     return places;
   }
 
+  // In place of a member whose size is a symbol: each run has another number of stored elements.
+  at::Tensor counted(const at::Tensor& member, int64_t count) {
+    all_known_ = false;
+    c10::DimVector sizes;
+    for (const c10::SymInt& size : member.sym_sizes()) {
+      sizes.push_back(size.maybe_as_int().value_or(count));
+    }
+    return at::full(
+        sizes,
+        c10::isIntegralType(member.scalar_type(), /*includeBool=*/false) || run_ == 1 ? 0 : 1,
+        at::TensorOptions().dtype(member.scalar_type()));
+  }
+
   at::Tensor sparse(const at::Tensor& tensor) {
     const std::vector<at::Tensor> members = members_of(tensor);
     std::vector<at::Tensor> made;
     bool places_known = true;
+    if (members.back().unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+      const int64_t count = std::min(kCounts[run_], tensor.numel());
+      for (const at::Tensor& member : members) {
+        made.push_back(counted(member, count));
+      }
+      ++sparse_count_;
+      return tensor.layout() == c10::kSparse ? coordinates(tensor, made, false) : compressed(tensor, made, false);
+    }
     for (size_t i = 0; i < members.size(); ++i) {
       const bool is_index = i + 1 < members.size();
       const bool known = known_tensor(*as_fake(members[i]), kAnySize).has_value();
@@ -208,7 +232,7 @@ class StandInTensors {
     const auto& impl = *static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
     if (!known) {
       const c10::IntArrayRef sizes = tensor.sizes().slice(0, impl.sparse_dim());
-      const int64_t nnz = impl.nnz();
+      const int64_t nnz = made[1].size(0);
       const std::vector<int64_t> chosen = places(nnz, sizes, !impl.coalesced());
       at::Tensor indices = at::empty({impl.sparse_dim(), nnz}, at::TensorOptions().dtype(c10::kLong));
       auto* data = indices.mutable_data_ptr<int64_t>();

@@ -2,16 +2,13 @@
 #include <torchfake/rules/sparse.h>
 
 #include <ATen/ExpandUtils.h>
-#include <ATen/ops/_coalesce.h>
 #include <ATen/ops/_embedding_bag_sparse_backward.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
-#include <ATen/ops/zeros.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/layout_fake.h>
@@ -20,8 +17,8 @@
 #include <torchfake/dispatch/layout_call.h>
 #include <torchfake/rules/operator_table.h>
 #include <torchfake/rules/quantized.h>
+#include <torchfake/rules/sparse_counts.h>
 #include <torchfake/values/known_values.h>
-#include <torchfake/values/stand_in_answers.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -76,6 +73,11 @@ bool coo_of_tensors(Call& call, c10::Device device, const ModePtr& mode) {
     return false;
   }
   const FakeMode in_mode(mode);
+  if (indices.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+      values.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    answer(call, coo_of_symbolic(call, indices, values, device, mode));
+    return true;
+  }
   const at::Tensor placed_indices = indices.device() == device ? indices : indices.to(device);
   const at::Tensor placed_values = values.device() == device ? values : values.to(device);
   at::Tensor like;
@@ -107,7 +109,7 @@ bool on_meta(Call& call, c10::Device device, const ModePtr& mode) {
     } else if (call.traits.args[i].kind == ArgKind::kPinMemory) {
       value = c10::IValue();
     } else if (value.isTensor() && is_any_fake(value.toTensor())) {
-      value = plain_meta(value.toTensor());
+      value = plain_meta(value.toTensor(), /*may_lack_elements=*/true);
     }
   }
   {
@@ -286,53 +288,6 @@ bool sparse_mask(Call& call, c10::Device device, const ModePtr& mode) {
   return true;
 }
 
-// The indices that remain after coalescing, computed by the real operator on a tensor with the same indices and number
-// values.
-at::Tensor coalesced_indices(const at::SparseTensorImpl& self, const at::Tensor& known) {
-  PlainCpu no_engine;
-  const at::Tensor counts = at::zeros({self.nnz()}, at::TensorOptions().dtype(c10::kByte));
-  const at::Tensor places =
-      at::_sparse_coo_tensor_unsafe(known, counts, self.sizes().slice(0, self.sparse_dim()), c10::kByte);
-  return at::_coalesce(places)._indices();
-}
-
-bool coalesce(Call& call, c10::Device device, const ModePtr& mode) {
-  const at::Tensor self = tensor(call, 0);
-  const at::SparseTensorImpl& impl = coo(self);
-  const bool keeps_all = impl.nnz() < 2 || impl.coalesced();
-  const std::optional<at::Tensor> known =
-      keeps_all ? std::nullopt : known_tensor(*as_fake(impl.indices()), std::numeric_limits<int64_t>::max());
-  std::vector<at::Tensor> members;
-  if (known) {
-    const at::Tensor indices = coalesced_indices(impl, *known);
-    c10::SmallVector<int64_t, 6> sizes(impl.values().sizes());
-    sizes[0] = indices.size(1);
-    at::Tensor fake_indices = to_fake(indices, mode, device);
-    set_known_bytes(
-        fake_indices.storage().unsafeGetStorageImpl(), device, indices.storage().getWeakStorageImpl().lock());
-    members = {std::move(fake_indices), dense(sizes, self.scalar_type(), device, mode)};
-  } else if (keeps_all) {
-    members = cloned_members(self);
-  } else if (stands_in(mode, call.op_name(), "all elements differ")) {
-    const int64_t places = c10::multiply_integers(self.sizes().slice(0, self.sparse_dim()));
-    const int64_t kept = std::min(impl.nnz(), places);
-    const FakeMode in_mode(mode);
-    members = {at::clone(impl.indices().narrow(1, 0, kept)), at::clone(impl.values().narrow(0, 0, kept))};
-  } else {
-    raise(
-        ErrorKind::kDynamicOutputShape,
-        call.op_name(),
-        "how many elements remain depends on which indices are equal, and fake tensors hold no values. The indices are "
-        "known only if they are derived from small constants; or propagate real values "
-        "(propagate_real_tensors).");
-  }
-  answer(
-      call,
-      make_sparse_fake(
-          impl.sparse_dim(), impl.dense_dim(), self.sizes(), members[0], members[1], /*coalesced=*/true, device, mode));
-  return true;
-}
-
 // _embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights,
 // scale_grad_by_freq, mode, sparse, per_sample_weights, padding_idx) with sparse=True: one row for each index.
 bool bag_backward(Call& call, c10::Device /*device*/, const ModePtr& mode) {
@@ -357,25 +312,6 @@ bool bag_backward(Call& call, c10::Device /*device*/, const ModePtr& mode) {
           weights.has_value() && weights->defined() ? weights : std::nullopt,
           call.arg(11).toInt()));
   return true;
-}
-
-// _spdiags(diagonals, offsets, shape, layout): the offsets determine the number of stored elements.
-bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
-  const at::Tensor offsets = tensor(call, 1);
-  TORCH_CHECK(device.is_cpu() && offsets.is_cpu(), "_spdiags is only implemented for CPU tensors");
-  const FakeTensorImpl* fake = as_fake(offsets);
-  const auto shape = call.arg(2).toDimVector();
-  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  if (fake != nullptr && !is_empty && offsets.numel() > 0 &&
-      !known_tensor(*fake, std::numeric_limits<int64_t>::max())) {
-    raise(
-        ErrorKind::kDynamicOutputShape,
-        call.op_name(),
-        "the number of stored elements depends on the offsets, and this fake tensor holds no values. Make the offsets "
-        "from "
-        "constants.");
-  }
-  return false;
 }
 
 // ---- Operators on the stored values only
@@ -428,7 +364,7 @@ constexpr Row kRows[] = {
     {"_sparse_mm_reduce_impl", {&require_cpu, false}},
     {"_sparse_mm_reduce_impl_backward", {&mm_reduce_backward, false}},
     {"sparse_mask", {&sparse_mask, false}},
-    {"_coalesce", {&coalesce, false}},
+    {"_coalesce", {&coalesce_sparse, false}},
     {"_spdiags", {&spdiags, false}},
     {"_embedding_bag_backward", {&bag_backward, false}},
     {"mul.Tensor mul_.Tensor mul.Scalar mul_.Scalar", {&scaled<false>, false}},

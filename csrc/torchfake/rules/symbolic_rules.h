@@ -43,6 +43,11 @@ inline Sizes strides_of(const at::Tensor& tensor) {
 // Broadcasts `sizes` with the sizes of another tensor. Adds guards that equal sizes are equal.
 bool broadcast(Sizes& sizes, c10::SymIntArrayRef other);
 
+// The strides of a view of `self` with these sizes if `self` is contiguous for certain values of symbols of PyTorch's own
+// that have no hints; nothing if it has none of these. As PyTorch does, assumes that `self` is contiguous if it is at
+// their optimization hints or at example values, and asserts it.
+std::optional<Sizes> strides_if_contiguous(const at::Tensor& self, const Sizes& sizes);
+
 // Operators, named as in the table of operators.
 using Use = SymbolicRules::Use;
 struct Row {

@@ -34,7 +34,10 @@ bool same_view(SymbolicCall& call) {
 bool view(SymbolicCall& call) {
   const at::Tensor self = call.tensor(0);
   const Sizes sizes = at::infer_size_dv(call.integers(1), self.sym_numel());
-  const std::optional<Sizes> strides = at::detail::computeStride(self.sym_sizes(), self.sym_strides(), sizes);
+  std::optional<Sizes> strides = at::detail::computeStride(self.sym_sizes(), self.sym_strides(), sizes);
+  if (!strides) {
+    strides = strides_if_contiguous(self, sizes);
+  }
   TORCH_CHECK(
       strides,
       "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
