@@ -2,8 +2,9 @@
 
 python docs/generate_conformance.py build/conformance-peer.json [build/conformance.json]
 
-The first file is a run of both engines (`--peer`), the second a run of everything. Both must be from one commit. Without the
-second, which takes hours, the page keeps the figures of everything, with the commit at which they were measured.
+The first file is a run of both engines (`--peer`), the second a run of everything. Both must be from one commit.
+Without the second, which takes hours, the page keeps the figures of everything, with the commit at which they were
+measured.
 """
 
 from __future__ import annotations
