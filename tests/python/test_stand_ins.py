@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import torchfake
 from torchfake import DataDependentOutputException, StandInLimitError, fake_mode
@@ -363,3 +364,60 @@ def test_a_split_by_stand_ins_covers_its_dimension():
         assert any(entry.is_about_sizes for entry in mode.stand_ins.entries)
         with pytest.raises(RuntimeError, match="split_with_sizes expects"):
             x.split([1, 1, 1])
+
+
+def test_classes_are_as_many_as_their_bounds_allow():
+    with fake_mode(unknown="stand-in") as mode:
+        labels = torch.randint(0, 10, (5000,))
+        loader = DataLoader(TensorDataset(torch.randn(256, 4), labels[:256]), batch_size=128, shuffle=True)
+        for batch in (labels, labels.cuda(), next(iter(loader))[1].cuda()):
+            assert torch.unique(batch).shape == (10,)
+            assert torch.nn.functional.one_hot(batch).shape == (*batch.shape, 10)
+            assert torch.bincount(batch).shape == (10,)
+            assert int(batch.max()) + 1 == 10
+        guesses = torch.randn(300, 7, device="cuda").argmax(1)
+        assert torch.bincount(torch.randint(0, 7, (300,), device="cuda") * 7 + guesses).shape == (49,)
+        assert torch.unique(guesses, return_counts=True)[1].shape == (7,)
+        assert torch.nn.functional.one_hot(_unknown(800).long()).shape == (800, 2)
+    sizes = [entry for entry in mode.stand_ins.entries if entry.what in ("_unique2", "one_hot", "bincount")]
+    assert len(sizes) == 6 and all(entry.is_about_sizes for entry in sizes)
+
+
+def _longest(mask):
+    return int(mask.sum(1).max())
+
+
+def _square(n):
+    return torch.ones(n, n)
+
+
+def test_a_number_that_becomes_a_size_is_told_from_one_that_is_reported():
+    with fake_mode(unknown="stand-in") as mode:
+        mask = torch.randn(100, 40, device="cuda") > 0
+        count = mask.sum().item()
+        torch.zeros(count, 8)
+        longest = _longest(mask)
+        mask[:, :longest]
+        _square(int(mask[0].sum()))
+        for length in mask.sum(1).tolist():
+            torch.zeros(length)
+        for_sizes = len(mode.stand_ins.entries)
+        correct = 0
+        correct += mask.sum().item()
+        assert f"{100 * correct / 40:.1f} {int(mask.sum())}"
+        name = ["cat", "dog"][int(torch.randn(90).argmax()) % 2]
+        assert name
+    marked = [entry.is_about_sizes for entry in mode.stand_ins.entries]
+    assert marked == [True] * for_sizes + [False] * (len(marked) - for_sizes) and for_sizes == 4 and len(marked) == 7
+
+
+def test_comparisons_of_two_tensors_pass_where_they_only_guard_a_raise():
+    with fake_mode(unknown="stand-in"):
+        x = _unknown(800)
+        torch.testing.assert_close(x, x * 2)
+        assert torch.isclose(x, x * 2).all()
+        if not torch.equal(x, x + 1):
+            raise AssertionError  # an `assert` of pytest's stores the answer first
+        if torch.equal(x, x + 1):
+            pytest.fail("nothing speaks for it")
+        assert not torch.isclose(torch.ones(3), torch.zeros(3)).any()

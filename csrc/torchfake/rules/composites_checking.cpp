@@ -52,6 +52,24 @@ bool one_hot(const Call& call) {
   return true;
 }
 
+// Under stand-ins a comparison of unknown values within a tolerance passes, like that of allclose.
+bool isclose(const Call& call) {
+  const at::Tensor self = call.arg(0).toTensor();
+  const at::Tensor other = call.arg(1).toTensor();
+  const FakeTensorImpl* fake = as_fake(self);
+  if (fake == nullptr || fake->has_symbolic_sizes_strides() || as_fake(other) == nullptr ||
+      self.sym_sizes() != other.sym_sizes() || self.scalar_type() != other.scalar_type()) {
+    return false;
+  }
+  const int64_t limit = value_limit(fake->mode()->options);
+  const bool are_known = is_known(*fake, limit) && is_known(*as_fake(other), limit);
+  if (are_known || !stands_in(fake->mode(), call.op_name(), "True, the check passes")) {
+    return false;
+  }
+  answer_with(call, all_of(true, self, fake->mode()));
+  return true;
+}
+
 // Under stand-ins all values are assumed finite; integers always are. See Note [Assumed masks].
 bool isfinite(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
@@ -242,6 +260,7 @@ CompositeList checking_composites() {
       // With weights and smoothing it divides by the sum of the weights of the targets that are not ignored.
       &composite_within<SelectsAll, ops::cross_entropy_loss>,
       &composite<&isfinite, &of_fakes, ops::isfinite>,
+      &composite<&isclose, &of_fakes, ops::isclose>,
       &composite<&one_hot, &of_fakes, ops::one_hot>,
   };
 }

@@ -48,7 +48,12 @@ RuleResult equal(Call& call, const ModePtr& mode) {
   const bool same_sizes = self.sym_sizes() == other.sym_sizes();
   const bool is_equal = same_sizes && (self.sym_numel() == 0 || same_memory(self, other));
   const bool known = !same_sizes || is_equal;
-  if (!known && !mode->options.distinct_tensors_differ && !stands_in(mode, call.op_name(), "False")) {
+  if (!known && !mode->options.distinct_tensors_differ && mode->options.stand_ins != nullptr) {
+    const bool truth = truth_in_place(mode);
+    stands_in(mode, call.op_name(), truth ? "True, the check passes" : "False");
+    return answer_with(call, truth);
+  }
+  if (!known && !mode->options.distinct_tensors_differ) {
     raise(
         ErrorKind::kDataDependentOutput,
         call.op_name(),

@@ -82,6 +82,11 @@ std::string written(const c10::Scalar& number) {
 
 }  // namespace
 
+bool truth_in_place(const ModePtr& mode) {
+  auto* choosing = dynamic_cast<ChoosingStandIns*>(mode->options.stand_ins.get());
+  return choosing != nullptr && choosing->choose(0, 0, 1, /*is_bool=*/true) != 0;
+}
+
 double element_in_place(const FakeTensorImpl& asked) {
   const ValueRange range = known_bounds(asked);
   return std::min(std::max(1.0, range.low), range.high);

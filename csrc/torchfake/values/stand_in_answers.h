@@ -11,6 +11,9 @@ bool stands_in(const ModePtr& mode, const std::string& op, std::string_view answ
 // The number used in place of an unknown one: 1 in the dtype's kind, or false for booleans.
 c10::Scalar number_in_place(c10::ScalarType dtype);
 
+// Whether a condition that C++ code answers holds under stand-ins: True if it only guards a `raise`, else False.
+bool truth_in_place(const ModePtr& mode);
+
 // The stand-in for each element of a tensor whose elements are read together: 1, or the nearest within its bounds.
 double element_in_place(const FakeTensorImpl& asked);
 
