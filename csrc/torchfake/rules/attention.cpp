@@ -138,6 +138,19 @@ std::optional<at::Tensor> added_mask(const Attention& a) {
       *a.mask, at::scalar_tensor(0.0, options), at::scalar_tensor(-std::numeric_limits<double>::infinity(), options));
 }
 
+constexpr int64_t kBiasAlignment = 8;
+
+// Whether the kernel can read a bias without a copy. As in PyTorch, a symbolic stride counts as unaligned.
+bool is_aligned(const at::Tensor& bias) {
+  for (int64_t i = 0; i + 1 < bias.dim(); ++i) {
+    const auto stride = bias.sym_stride(i).maybe_as_int();
+    if (!stride || *stride % kBiasAlignment != 0) {
+      return false;
+    }
+  }
+  return bias.sym_stride(-1) == 1;
+}
+
 // The same, expanded to the shape of the scores.
 std::optional<at::Tensor> bias_of(const Attention& a) {
   const std::optional<at::Tensor> added = added_mask(a);
@@ -145,10 +158,9 @@ std::optional<at::Tensor> bias_of(const Attention& a) {
     return std::nullopt;
   }
   at::Tensor bias = *added;
-  const c10::SymInt keys = bias.sym_size(-1);
-  const c10::SymInt rest = keys % 16;
-  if (rest != 0) {
-    bias = at::constant_pad_nd_symint(bias, {0, 16 - rest}, 0).slice_symint(-1, 0, keys);
+  if (!is_aligned(bias)) {
+    const c10::SymInt keys = bias.sym_size(-1);
+    bias = at::constant_pad_nd_symint(bias, {0, kBiasAlignment - keys % kBiasAlignment}, 0).slice_symint(-1, 0, keys);
   }
   return bias.expand_symint({a.query.sym_size(0), a.query.sym_size(1), a.query.sym_size(2), a.key.sym_size(2)});
 }

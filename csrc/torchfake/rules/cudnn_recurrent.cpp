@@ -52,23 +52,35 @@ WeightLayout layout_of(at::TensorList weights, Cudnn mode, int64_t hidden_size, 
   return layout;
 }
 
-// The bytes that the forward saves for the backward: gates and states, activations between layers, dropout masks.
-int64_t reserve_bytes(
-    Cudnn mode,
-    int64_t rows,
-    int64_t hidden_size,
-    int64_t num_layers,
-    int64_t directions,
-    size_t itemsize,
-    bool drops) {
-  constexpr int64_t kHeader = 256;
-  const auto aligned = [](int64_t bytes) { return (bytes + 31) / 32 * 32; };
-  const int64_t kept = mode == Cudnn::kLstm ? 5 : mode == Cudnn::kGru ? 6 : 1;
-  const int64_t layer = rows * hidden_size * directions;
-  const int64_t layer_bytes = layer * static_cast<int64_t>(itemsize);
-  return kHeader + aligned(kept * num_layers * layer_bytes) + aligned((num_layers - 1) * layer_bytes) +
-      (drops ? aligned((num_layers - 1) * layer / 4) : 0);
-}
+// The bytes that the forward saves for the backward: gates, states and projections, activations between layers, and a bit
+// for each element that dropout keeps. For packed input the bits are those of the padded batch.
+struct Reserve {
+  Cudnn mode;
+  int64_t rows;
+  int64_t padded_rows;
+  int64_t hidden_size;
+  int64_t proj_size;
+  int64_t num_layers;
+  int64_t directions;
+  int64_t itemsize;
+  bool drops;
+
+  int64_t bytes() const {
+    constexpr int64_t kHeader = 256;
+    const auto aligned = [](int64_t bytes) { return (bytes + 31) / 32 * 32; };
+    const int64_t kept = mode == Cudnn::kLstm ? 5 : mode == Cudnn::kGru ? 6 : 1;
+    const int64_t layer = rows * hidden_size * directions * itemsize;
+    int64_t bytes = kHeader + aligned(kept * num_layers * layer) + aligned((num_layers - 1) * layer);
+    if (proj_size > 0) {
+      bytes += aligned(num_layers * layer) + aligned(num_layers * rows * proj_size * directions * itemsize);
+    }
+    if (drops) {
+      const int64_t outputs = padded_rows * (proj_size > 0 ? proj_size : hidden_size) * directions;
+      bytes += (num_layers - 1) * directions * aligned((outputs + 7) / 8);
+    }
+    return bytes;
+  }
+};
 
 // A padded batch is computed step by step; with batch_first the result is a transposed view.
 at::Tensor steps_first(std::vector<int64_t> sizes, c10::ScalarType dtype, bool batch_first) {
@@ -121,14 +133,21 @@ FiveTensors cudnn_rnn(
   std::vector<int64_t> sizes = input.sizes().vec();
   const int64_t rows = packed ? sizes[0] : sizes[0] * sizes[1];
   sizes.back() = out_size * directions;
-  const int64_t reserve = train
-      ? reserve_bytes(mode, rows, hidden_size, num_layers, directions, input.itemsize(), dropout > 0 && num_layers > 1)
-      : 0;
+  const Reserve reserve{
+      .mode = mode,
+      .rows = rows,
+      .padded_rows = packed ? batch * static_cast<int64_t>(batch_sizes.size()) : rows,
+      .hidden_size = hidden_size,
+      .proj_size = proj_size,
+      .num_layers = num_layers,
+      .directions = directions,
+      .itemsize = static_cast<int64_t>(input.itemsize()),
+      .drops = dropout > 0};
   return {
       steps_first(std::move(sizes), dtype, batch_first && !packed),
       empty({layers, batch, out_size}, dtype),
       has_cells ? empty({layers, batch, hidden_size}, dtype) : empty({0}, dtype),
-      empty({reserve}, c10::kByte),
+      empty({train ? reserve.bytes() : 0}, c10::kByte),
       weight_buf && weight_buf->defined() ? *weight_buf
                                           : empty({layout_of(weight, mode, hidden_size, layers).numel}, dtype)};
 }

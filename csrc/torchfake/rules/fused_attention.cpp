@@ -88,6 +88,17 @@ at::Tensor bias_gradient(const at::Tensor& bias) {
   return empty(sizes, bias.scalar_type()).narrow(-1, 0, last);
 }
 
+// The log-sum-exp of a forward that was told that nothing needs a gradient is empty: if the bias does, the kernel cannot
+// read it.
+void check_log_sumexp(const at::Tensor& log_sumexp) {
+  constexpr int64_t kAlignment = 8;
+  const auto is_aligned = [&](int64_t dim) {
+    return log_sumexp.size(dim) <= 1 || log_sumexp.stride(dim) % kAlignment == 0;
+  };
+  TORCH_CHECK(is_aligned(0), "LSE is not correctly aligned (strideB)");
+  TORCH_CHECK(is_aligned(1), "LSE is not correctly aligned (strideH)");
+}
+
 FourTensors efficient_backward(
     const at::Tensor& /*grad_out*/,
     const at::Tensor& query,
@@ -95,11 +106,14 @@ FourTensors efficient_backward(
     const at::Tensor& value,
     const at::Tensor& attn_bias,
     const at::Tensor& /*out*/,
-    const at::Tensor& /*logsumexp*/,
+    const at::Tensor& log_sumexp,
     const at::Tensor& /*philox_seed*/,
     const at::Tensor& /*philox_offset*/,
     double /*dropout_p*/,
     std::array<bool, 4> grad_input_mask) {
+  if (log_sumexp.dim() == 3 && query.numel() > 0) {
+    check_log_sumexp(log_sumexp);
+  }
   return {
       gradient_of(query),
       gradient_of(key),

@@ -66,9 +66,24 @@ bool copy_if_strided(const Call& call, size_t arg, Requests& requests) {
   return true;
 }
 
-void radix_sort(int64_t count, size_t key, size_t value, Requests& requests) {
-  constexpr size_t kCounts = 7000;
-  requests.give_back(requests.take(static_cast<size_t>(count) * (key + value) + kCounts));
+void radix_sort(int64_t count, size_t key, size_t value, size_t bits, Requests& requests) {
+  constexpr int64_t kMostInOneBlock = 2048;
+  constexpr size_t kAlignment = 256;
+  constexpr size_t kDigits = 256;
+  const auto aligned = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  if (count <= kMostInOneBlock) {
+    requests.give_back(requests.take(1));
+    return;
+  }
+  // Keys per block, as CUB is tuned for this card.
+  const int64_t tile = key == 1 ? 3456 : key == 2 ? 5632 : key == 4 ? 5376 : bits <= 8 ? 5760 : 4608;
+  const size_t passes = (bits + 7) / 8;
+  size_t bytes = kAlignment - 1 + passes * kDigits * sizeof(int64_t) + aligned(passes * sizeof(int32_t)) +
+      static_cast<size_t>(div_up(count, tile)) * kDigits * sizeof(int32_t);
+  if (passes > 1) {
+    bytes += aligned(static_cast<size_t>(count) * key) + aligned(static_cast<size_t>(count) * value);
+  }
+  requests.give_back(requests.take(bytes));
 }
 
 namespace {

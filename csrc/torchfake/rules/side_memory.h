@@ -57,8 +57,9 @@ bool copy_if_strided(const Call& call, size_t arg, Requests& requests);
 // `accumulator` is the size of a partial result in bytes.
 void reduce(const c10::TensorImpl& input, c10::OptionalArrayRef<int64_t> dims, size_t accumulator, Requests& requests);
 
-// CUB's sort of `count` pairs with its own buffers: a second copy of keys and values, and the blocks' counts.
-void radix_sort(int64_t count, size_t key, size_t value, Requests& requests);
+// CUB's sort of `count` pairs by the lowest `bits` of their keys, eight in a pass: a second copy of keys and values for
+// more than one pass, and the blocks' counts. `key` and `value` are sizes in bytes.
+void radix_sort(int64_t count, size_t key, size_t value, size_t bits, Requests& requests);
 
 // The temporary memory of an operator. Each family has a table of rows.
 struct Row {

@@ -2,6 +2,7 @@
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace torchfake::side_memory {
 
@@ -23,6 +24,11 @@ std::optional<int64_t> size_along(const Call& call, const c10::TensorImpl& tenso
   return at >= 0 && at < tensor.dim() ? std::optional(tensor.size(at)) : std::nullopt;
 }
 
+// The bits of the numbers below `count`.
+size_t bits_of(int64_t count) {
+  return static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
+}
+
 // Sorts rows of `row` elements, `count` in all; the memory of values and indices is already allocated.
 void sort_rows(int64_t count, int64_t row, size_t itemsize, Requests& requests) {
   constexpr int64_t kFewRows = 128;
@@ -34,15 +40,15 @@ void sort_rows(int64_t count, int64_t row, size_t itemsize, Requests& requests) 
   const auto indices = static_cast<size_t>(count) * kIndex;
   if (rows == 1 || row >= kLongRow) {
     requests.take(static_cast<size_t>(row) * kIndex);
-    radix_sort(row, itemsize, kIndex, requests);
+    radix_sort(row, itemsize, kIndex, 8 * itemsize, requests);
   } else if (rows < kFewRows) {
     // Sorted as a single row with the row number as part of the value, then by row.
     requests.take(indices);
     requests.take(indices);
     const uint32_t keys = requests.take(static_cast<size_t>(count) * itemsize);
-    radix_sort(count, itemsize, kIndex, requests);
+    radix_sort(count, itemsize, kIndex, 8 * itemsize, requests);
     requests.give_back(keys);
-    radix_sort(count, kIndex, 0, requests);
+    radix_sort(count, kIndex, kIndex, bits_of(rows), requests);
   } else {
     requests.take(indices);
     requests.take(static_cast<size_t>(count) * (itemsize + kIndex) + 255);
@@ -56,7 +62,11 @@ void sort(const Call& call, Requests& requests) {
     return;
   }
   const auto row = size_along(call, *input, kDim);
-  if (!row || *row <= kSortedInPlace) {
+  if (!row || *row == 0) {
+    return;
+  }
+  if (*row <= kSortedInPlace) {
+    requests.take(static_cast<size_t>(*row) * kIndex);  // the positions in a row
     return;
   }
   // Rows must be contiguous.
@@ -86,6 +96,7 @@ bool selects_by_blocks(int64_t rows, int64_t row) {
 void topk(const Call& call, Requests& requests) {
   constexpr int64_t kThreads = 256;
   constexpr int64_t kDigits = 256;
+  constexpr size_t kScanByKey = 1279;
   constexpr int64_t kBlocksPerMultiprocessor = 65536 / (40 * kThreads);  // limited by registers
   const c10::TensorImpl* input = tensor_at(call, 0);
   const auto k = number_at(call, 1);
@@ -115,8 +126,11 @@ void topk(const Call& call, Requests& requests) {
     for (const int64_t size : sizes) {
       taken.push_back(requests.take(static_cast<size_t>(size)));
     }
-    for (const uint32_t one : taken) {
-      requests.give_back(one);
+    for (int i = 0; i < 2; ++i) {
+      requests.give_back(requests.take(kScanByKey));
+    }
+    for (; !taken.empty(); taken.pop_back()) {
+      requests.give_back(taken.back());
     }
   }
   if (flag_at(call, 4) && *k > kSortedInPlace) {
@@ -131,6 +145,29 @@ void topk(const Call& call, Requests& requests) {
 // A scan reads contiguous rows.
 void scan(const Call& call, Requests& requests) {
   copy_if_strided(call, 0, requests);
+}
+
+// Sums and products: integers are converted first, and a single row is left to CUB, which keeps a state for each block.
+void accumulate(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input == nullptr || input->numel() == 0) {
+    return;
+  }
+  size_t itemsize = input->itemsize();
+  if (at::isIntegralType(c10::typeMetaToScalarType(input->dtype()), /*includeBool=*/true) && itemsize < kIndex) {
+    itemsize = kIndex;
+    requests.take(static_cast<size_t>(input->numel()) * itemsize);
+  } else {
+    copy_if_strided(call, 0, requests);
+  }
+  if (size_along(call, *input, 1) != input->numel()) {
+    return;
+  }
+  constexpr int64_t kAlignment = 256;
+  constexpr int64_t kSpareBlocks = 32;
+  const int64_t block = itemsize == 8 ? 896 : itemsize == 4 ? 1920 : 7400;
+  const int64_t states = (div_up(input->numel(), block) + kSpareBlocks) * (itemsize == 4 ? 8 : 16);
+  requests.take(static_cast<size_t>(div_up(states, kAlignment) * kAlignment + 2 * kAlignment - 1));
 }
 
 // One random number per probability, of which the largest wins.
@@ -154,7 +191,7 @@ void embedding_gradient(const EmbeddingGradient& e, bool counts_rows, Requests& 
   requests.take(indices);
   requests.take(indices);
   const uint32_t range = requests.take(indices);
-  radix_sort(e.count, e.index, e.index, requests);
+  radix_sort(e.count, e.index, e.index, 8 * e.index, requests);
   requests.give_back(range);
   if (counts_rows) {
     requests.take(indices);
@@ -260,7 +297,7 @@ void index_put(const Call& call, Requests& requests) {
   requests.take(indices);
   requests.take(indices);
   requests.take(indices);
-  radix_sort(count, kIndex, kIndex, requests);
+  radix_sort(count, kIndex, kIndex, bits_of(indexed), requests);
   requests.give_back(positions);
 }
 
@@ -268,8 +305,8 @@ constexpr Row kRows[] = {
     {"aten::sort", {sort<1>}},
     {"aten::sort.stable", {sort<2>}},
     {"aten::topk", {topk}},
-    {"aten::cumsum", {scan}},
-    {"aten::cumprod", {scan}},
+    {"aten::cumsum", {accumulate}},
+    {"aten::cumprod", {accumulate}},
     {"aten::cummax", {scan}},
     {"aten::cummin", {scan}},
     {"aten::logcumsumexp", {scan}},

@@ -109,7 +109,7 @@ void group_norm_backward(const Call& call, Requests& requests) {
   const auto by_channel = static_cast<size_t>(*batch * *channels) * accumulator;
   requests.take(by_channel);
   requests.take(by_channel);
-  if (mask_at(call, 10, 0)) {
+  if (mask_at(call, 9, 0)) {
     const auto by_group = static_cast<size_t>(*batch * std::min(*groups, *channels)) * accumulator;
     requests.take(by_group);
     requests.take(by_group);
@@ -117,7 +117,94 @@ void group_norm_backward(const Call& call, Requests& requests) {
   }
 }
 
+// Without channels_last kernels, a channels_last input is copied, and results are copied back unless they have the layout
+// already.
+bool is_channels_last(const c10::TensorImpl& tensor) {
+  return tensor.dim() == 4 && !tensor.is_contiguous() && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+// Contiguous values and positions, and the input.
+void adaptive_max_pool(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  const auto sizes = numbers_at(call, 1, 2, 1);
+  if (input == nullptr || !sizes || !is_channels_last(*input)) {
+    return;
+  }
+  const int64_t outputs = input->size(0) * input->size(1) * (*sizes)[0] * (*sizes)[1];
+  if ((*sizes)[0] != 1 || (*sizes)[1] != 1) {
+    requests.outputs(2);
+    requests.take(static_cast<size_t>(outputs) * input->itemsize());
+    requests.take(static_cast<size_t>(outputs) * sizeof(int64_t));
+  }
+  requests.take(bytes_of(*input));
+}
+
+void adaptive_max_pool_backward(const Call& call, Requests& requests) {
+  const c10::TensorImpl* gradient = tensor_at(call, 0);
+  const c10::TensorImpl* input = tensor_at(call, 1);
+  const c10::TensorImpl* indices = tensor_at(call, 2);
+  if (gradient == nullptr || input == nullptr || indices == nullptr || !is_channels_last(*input)) {
+    return;
+  }
+  requests.output(0);
+  if (copy_if_strided(call, 0, requests)) {
+    copy_if_strided(call, 2, requests);
+  }
+  requests.take(bytes_of(*input));
+}
+
+// The sum of exponentials subtracts the maximum of each row; differences and sums are in the input's type.
+void logsumexp(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input == nullptr || input->numel() == 0 || !at::isFloatingType(c10::typeMetaToScalarType(input->dtype()))) {
+    return;
+  }
+  int64_t rows = 1;
+  std::vector<bool> reduced(static_cast<size_t>(input->dim()), false);
+  if (!call.arg(1).isIntList()) {
+    return;
+  }
+  const std::vector<int64_t> dims = call.arg(1).toIntVector();
+  for (const int64_t dim : dims) {
+    const int64_t at = dim < 0 ? dim + input->dim() : dim;
+    if (at < 0 || at >= input->dim()) {
+      return;
+    }
+    reduced[static_cast<size_t>(at)] = true;
+  }
+  for (int64_t i = 0; i < input->dim(); ++i) {
+    rows *= reduced[static_cast<size_t>(i)] ? 1 : input->size(i);
+  }
+  const size_t results = static_cast<size_t>(rows) * input->itemsize();
+  const uint32_t maxima = requests.take(results);
+  const uint32_t magnitudes = requests.take(results);
+  const uint32_t infinite = requests.take(static_cast<size_t>(rows));
+  requests.give_back(infinite);
+  requests.give_back(magnitudes);
+  const uint32_t differences = requests.take(bytes_of(*input));
+  requests.output(0);
+  requests.give_back(differences);
+  requests.give_back(maxima);
+}
+
+// The output starts out as large as the input.
+void unfold(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input == nullptr) {
+    return;
+  }
+  const uint32_t outgrown = requests.take(bytes_of(*input));
+  copy_if_strided(call, 0, requests);
+  requests.output(0);
+  requests.give_back(outgrown);
+}
+
 constexpr Row kRows[] = {
+    {"aten::adaptive_max_pool2d", {adaptive_max_pool}},
+    {"aten::adaptive_max_pool2d_backward", {adaptive_max_pool_backward}},
+    {"aten::logsumexp", {logsumexp}},
+    {"aten::im2col", {unfold}},
+    {"aten::upsample_bicubic2d_backward", {contiguous_first}},
     {"aten::native_dropout", {native_dropout}},
     {"aten::_fused_dropout", {mask_before_output}},
     {"aten::_softmax", {contiguous_first}},

@@ -1,7 +1,8 @@
-// Temporary memory of matrix products: cuBLAS workspaces, and copies of matrices that it cannot read.
+// Temporary memory of matrix products and transforms: cuBLAS workspaces, and copies that the libraries need.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace torchfake::side_memory {
 
@@ -29,7 +30,48 @@ void product(const Call& call, Requests& requests) {
   copy_if_unreadable(call, kFirst + 1, requests);
 }
 
+// As a product of rows that are extended by their squared norms and by ones.
+void euclidean_distance(const Call& call, Requests& requests) {
+  const c10::TensorImpl* first = tensor_at(call, 0);
+  const c10::TensorImpl* second = tensor_at(call, 1);
+  if (first == nullptr || second == nullptr || first->dim() < 2 || second->dim() < 2 || first->numel() == 0 ||
+      second->numel() == 0) {
+    return;
+  }
+  const size_t norms_of_first = bytes_of(*first) / static_cast<size_t>(first->size(first->dim() - 1));
+  const size_t norms_of_second = bytes_of(*second) / static_cast<size_t>(second->size(second->dim() - 1));
+  const auto norms_and_ones = [&](const c10::TensorImpl& rows, size_t norms) {
+    const uint32_t squares = requests.take(bytes_of(rows));
+    const uint32_t sums = requests.take(norms);
+    requests.give_back(squares);
+    return std::pair(sums, requests.take(norms));
+  };
+  const auto [first_norms, first_ones] = norms_and_ones(*first, norms_of_first);
+  const auto [second_norms, second_ones] = norms_and_ones(*second, norms_of_second);
+  const uint32_t scaled = requests.take(bytes_of(*first));
+  const uint32_t left = requests.take(bytes_of(*first) + 2 * norms_of_first);
+  for (const uint32_t taken : {first_ones, first_norms, scaled}) {
+    requests.give_back(taken);
+  }
+  const uint32_t right = requests.take(bytes_of(*second) + 2 * norms_of_second);
+  requests.give_back(second_norms);
+  requests.give_back(second_ones);
+  requests.output(0);
+  requests.give_back(right);
+  requests.give_back(left);
+}
+
+// The transform back to real numbers overwrites its input, and is given a copy.
+void complex_to_real(const Call& call, Requests& requests) {
+  if (const c10::TensorImpl* input = tensor_at(call, 0)) {
+    requests.output(0);
+    requests.take(bytes_of(*input));
+  }
+}
+
 constexpr Row kRows[] = {
+    {"aten::_euclidean_dist", {euclidean_distance, memory::Workspace::kBlas}},
+    {"aten::_fft_c2r", {complex_to_real}},
     {"aten::mm", {product<0>, memory::Workspace::kBlas}},
     // According to their source these copy too, but the recording of a mixture of experts, whose gradients have such a
     // layout, shows no copies.
