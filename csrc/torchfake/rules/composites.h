@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/symbolic/shape_env.h>
@@ -29,8 +30,19 @@ CompositeList length_composites();
 CompositeList library_composites();
 CompositeList pointer_composites();
 CompositeList symbolic_composites();
+CompositeList series_composites();
 
 void decompose(const Call& call);
+
+// A rule for calls with symbols only.
+template <CompositeRule kRule>
+bool over_symbols(const Call& call) {
+  return has_symbols(call) && kRule(call);
+}
+
+// Rules of operators that have one for numbers too.
+bool cov_of_symbols(const Call& call);
+bool istft_of_symbols(const Call& call);
 
 // Rule for decompositions that access data through a pointer, or print it in an error. Without data, PyTorch's own
 // message is about kernels called during tracing.
