@@ -72,6 +72,8 @@ pybind11::object from_value(const Value& value);
 
 // Throws a TypeError for anything but a number.
 Value to_value(pybind11::handle value);
+// Throws ValueError for an integer that does not fit.
+int64_t to_int64(pybind11::handle value);
 std::map<std::string, Value> to_values(const pybind11::dict& values);
 
 // torch.SymInt and the like, or a plain number.

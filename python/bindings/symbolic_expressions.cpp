@@ -31,7 +31,18 @@ Value to_value(py::handle value) {
       PyIndex_Check(value.ptr()) != 0,
       "ShapeEnv: expected a number, or a symbolic number of this ShapeEnv, got ",
       Py_TYPE(value.ptr())->tp_name);
-  return Value::of(value.cast<int64_t>());
+  return Value::of(to_int64(value));
+}
+
+int64_t to_int64(py::handle value) {
+  int overflow = 0;
+  const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) {
+    throw py::error_already_set();
+  }
+  const int64_t result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  TORCH_CHECK_VALUE(overflow == 0, "ShapeEnv: ", std::string(py::str(value)), " does not fit into 64 bits");
+  return result;
 }
 
 std::map<std::string, Value> to_values(const py::dict& values) {

@@ -97,6 +97,10 @@ void bind_node(py::module_& module) {
       .def_property_readonly("expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->expr()}; })
       .def_property_readonly(
           "_expr", [](const Self<NodePtr>& self) { return Expression{self->env(), self->raw_expr()}; })
+      .def(
+          "wrap_int",
+          [](const Self<NodePtr>& self, const py::int_& number) { return self->wrap_int(to_int64(number)); },
+          py::arg("num"))
       .def_property_readonly("hint", hint)
       .def_property_readonly("_hint", hint)
       .def(

@@ -147,6 +147,18 @@ def test_values_are_symbols_of_their_type() -> None:
         int(mode.from_tensor(torch.tensor(7)))
 
 
+def test_values_of_a_part_of_a_symbolic_tensor_are_symbols() -> None:
+    env = ShapeEnv()
+    x = FakeTensorMode(shape_env=env).from_tensor(torch.arange(6), dynamic={0: "n"})
+    assert [str(each) for each in x[:2].tolist()] == ["u0", "u1"]
+
+
+def test_one_hot_of_unknown_classes_has_a_symbol_for_their_number() -> None:
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    classes = mode.from_tensor(torch.tensor([0, 2, 1]))
+    assert str(torch.nn.functional.one_hot(classes).shape) == "torch.Size([3, u0])"
+
+
 def test_known_values_stay_numbers() -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:

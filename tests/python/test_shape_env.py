@@ -210,3 +210,12 @@ def test_bad_arguments_of_the_binding_raise() -> None:
             call()
     with pytest.raises(ValueError, match="number of arguments"):
         env._build("floordiv", [a])
+
+
+def test_a_number_of_more_than_64_bits_is_refused_by_name() -> None:
+    env = ShapeEnv()
+    n = env.create_symint(7, "n")
+    for use in (lambda: n * 2**70, lambda: n < 2**70, lambda: env.guards_hold({"n": 2**70})):
+        with pytest.raises(ValueError, match=f"{2**70} does not fit into 64 bits"):
+            use()
+    assert str(n + (2**63 - 1 - 7)) == f"n + {2**63 - 8}"

@@ -390,6 +390,30 @@ def test_floats_follow_pythons_rules() -> None:
         assert env.evaluate(function(n), {"n": 9}) == pytest.approx(getattr(math, name)(9))
 
 
+def test_true_division_of_large_integers_is_rounded_once() -> None:
+    env, numbers = make_env({"a": 6, "b": 10})
+    quotient = numbers["a"] / numbers["b"]
+    pairs = [
+        (648378**3, 3),
+        (2**62 + 1, 3),
+        (2**53 + 1, 2**53 - 1),
+        (10**18 + 7, 2**60 - 1),
+        (2, 2**61 + 1),
+        (-(2**62) - 3, 7),
+    ]
+    for a, b in pairs:
+        assert env.evaluate(quotient, {"a": a, "b": b}) == a / b
+
+
+def test_terms_may_be_larger_than_their_sum() -> None:
+    env, numbers = make_env({"a": 6, "b": 10})
+    a, b = numbers["a"], numbers["b"]
+    assert env.evaluate(3 * a - 2 * b, {"a": 2**62, "b": 2**62}) == 2**62
+    assert env.evaluate(a // b * b**3, {"a": 2, "b": 2**40}) == 0
+    with pytest.raises(ValueError, match="overflow"):
+        env.evaluate(a * b, {"a": 2**32, "b": 2**32})
+
+
 def test_bits_and_shifts() -> None:
     env, numbers = make_env({"a": 6, "b": 3})
     a, b = numbers["a"], numbers["b"]

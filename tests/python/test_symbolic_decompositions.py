@@ -62,6 +62,37 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
     "lstm with batches first": lstm(batch_first=True, bidirectional=True),
     "lstm without biases": lstm(bias=False, num_layers=2, dropout=0.5),
     "singular values of nothing": lambda x: torch.linalg.svd(x[0, :0], full_matrices=False),
+    "cov": lambda x: torch.cov(x[0]),
+    "cov of one variable": lambda x: torch.cov(x[0, :, 0], correction=0),
+    "corrcoef": lambda x: torch.corrcoef(x[0]),
+    "corrcoef of one variable": lambda x: torch.corrcoef(x[0, :, 0]),
+    "combinations": lambda x: torch.combinations(x[0, :, 0]),
+    "combinations with replacement": lambda x: torch.combinations(x[0, :, 0], 3, with_replacement=True),
+    "cumprod": lambda x: x.cumprod(1),
+    "vander": lambda x: torch.linalg.vander(x[0]),
+    "gradient": lambda x: torch.gradient(x, dim=1),
+    "gradient at a distance": lambda x: torch.gradient(x, spacing=2.0, dim=1, edge_order=2),
+    "gradient at distances": lambda x: torch.gradient(x, spacing=(2, 3), dim=(1, -1)),
+    "gradient between places": lambda x: torch.gradient(x, spacing=(x.detach()[0, :, 0].cumsum(0),), dim=(1,)),
+    "gradient between places in second order": lambda x: torch.gradient(
+        x, spacing=(x.detach()[0, :, 0].cumsum(0),), dim=1, edge_order=2
+    ),
+    "stft": lambda x: torch.view_as_real(torch.stft(x.flatten(1), 16, window=torch.ones(16), return_complex=True)),
+    "stft of one signal": lambda x: torch.stft(
+        x.flatten(), 8, 3, 6, center=False, return_complex=False, onesided=False
+    ),
+    "stft from the window's start": lambda x: torch.stft(
+        x.flatten(), 8, 3, 6, center=False, return_complex=False, align_to_window=True
+    ),
+    "istft": lambda x: torch.istft(torch.stft(x.flatten(1), 16, return_complex=True), 16),
+    "istft of a length": lambda x: torch.istft(torch.stft(x.flatten(), 16, return_complex=True), 16, length=200),
+    "block_diag": lambda x: torch.block_diag(x[0].detach(), x[1, 0].detach(), x.detach().sum()),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "median": lambda x: x.median(),
+    "nanmedian": lambda x: x.nanmedian(),
+    "sgn": lambda x: x.sgn(),
+    "chunks of which the last is short": lambda x: x.flatten().chunk(3),
     "a number expanded to a column": lambda x: x.sum().expand(x.shape[0], 4, 1),
 }
 
@@ -99,6 +130,41 @@ def test_a_decomposition_holds_at_other_sizes(name: str) -> None:
                 *each.stride(),
                 each.storage_offset(),
             )
+
+
+READ_IN_INFERENCE = (
+    "cov",
+    "corrcoef",
+    "combinations",
+    "gradient",
+    "stft of one signal",
+    "istft",
+    "block_diag",
+    "quantile",
+)
+
+
+@pytest.mark.parametrize("name", READ_IN_INFERENCE)
+def test_a_decomposition_holds_at_other_sizes_in_inference_mode(name: str) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    x = mode.from_tensor(torch.randn(4, 7, 16), dynamic={0: "batch", 1: "seq"})
+    with torch.inference_mode(), mode:
+        fakes = returned(CASES[name], x)
+    for values in OTHERS:
+        assert env.guards_hold(values), env.format_guards()
+        real = returned(CASES[name], torch.randn(values["batch"], values["seq"], 16))
+        for fake, each in zip(fakes, real, strict=True):
+            assert tuple(env.evaluate(size, values) for size in fake.shape) == tuple(each.shape)
+
+
+def test_gradients_of_reductions_do_not_fix_the_size() -> None:
+    env = ShapeEnv()
+    x = FakeTensorMode(shape_env=env).from_tensor(torch.randn(4, 7), dynamic={0: "a", 1: "b"}).requires_grad_()
+    (gradient,) = torch.autograd.grad(x.max() * x.median(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    assert [str(each.shape) for each in (gradient, second)] == ["torch.Size([a, b])"] * 2
+    assert env.guards_hold({"a": 9, "b": 2})
 
 
 def test_the_sizes_of_half_an_image_are_integer_divisions() -> None:

@@ -337,3 +337,10 @@ def test_a_detached_copy_has_the_same_symbols() -> None:
     x = mode.from_tensor(torch.ones(4, 3), dynamic={0: "batch"})
     assert str(x.detach().shape[0]) == "batch" and str(x.data.shape[0]) == "batch"
     assert "batch" in repr(x)
+
+
+def test_an_empty_result_is_laid_out_by_all_its_sizes() -> None:
+    env = ShapeEnv()
+    x = FakeTensorMode(shape_env=env).from_tensor(torch.ones(0, 2), dynamic={1: "n"})
+    halves = torch.nn.functional.glu(x, 1)
+    assert [env.evaluate(number, {"n": 6}) for number in (*halves.shape, *halves.stride())] == [0, 3, 3, 1]

@@ -128,7 +128,7 @@ void FakeTensorImpl::set_memo(ValueMemos::Kind kind, c10::Scalar value) {
 // PyTorch's own code reads some sizes as numbers, mostly in decompositions that were not written for symbols. Each size
 // that is read is specialised: a guard fixes it at its current value. Other sizes stay symbolic:
 //
-//     torch.gradient(x, dim=0) of (batch, seq)   guards `batch == 4`, and nothing about seq
+//     F.adaptive_max_pool2d(x, (None, 3)) of (3, height, width)   guards `height == 4`, and nothing about width
 //
 // A symbol without a hint is an UnbackedSymbolError. Rejected: refusing such calls, as plain tensors do ("Cannot call
 // sizes() on tensor with symbolic sizes/strides"). The result is right wherever the guards hold.
@@ -173,6 +173,50 @@ int64_t FakeTensorImpl::numel_custom() const {
 int64_t FakeTensorImpl::storage_offset_custom() const {
   return has_symbolic_sizes_strides() ? sym_storage_offset().guard_int(__FILE__, __LINE__)
                                       : TensorImpl::storage_offset_custom();
+}
+
+namespace {
+
+// Whether the strides are known to be the products of the sizes, with the dimensions in this order, innermost first.
+bool has_packed_strides(
+    c10::SymIntArrayRef sizes,
+    c10::SymIntArrayRef strides,
+    std::initializer_list<size_t> channels_last = {}) {
+  c10::SymInt expected = 1;
+  for (size_t place = 0; place < sizes.size(); ++place) {
+    const size_t dim = channels_last.size() == 0 ? sizes.size() - 1 - place : channels_last.begin()[place];
+    if (sizes[dim].maybe_as_int() == std::optional<int64_t>(1)) {
+      continue;
+    }
+    if (!strides[dim].sym_eq(expected).statically_known_true(__FILE__, __LINE__)) {
+      return false;
+    }
+    expected = expected * sizes[dim];
+  }
+  return true;
+}
+
+}  // namespace
+
+c10::SymBool FakeTensorImpl::sym_is_contiguous_custom(at::MemoryFormat memory_format) const {
+  if (has_symbolic_sizes_strides() && !matches_python_custom(SizesStridesPolicy::CustomStrides)) {
+    const c10::SymIntArrayRef sizes = sym_sizes();
+    const bool is_packed = memory_format == at::MemoryFormat::ChannelsLast
+        ? sizes.size() == 4 && has_packed_strides(sizes, sym_strides(), {1, 3, 2, 0})
+        : memory_format == at::MemoryFormat::ChannelsLast3d
+        ? sizes.size() == 5 && has_packed_strides(sizes, sym_strides(), {1, 4, 3, 2, 0})
+        : has_packed_strides(sizes, sym_strides());
+    if (is_packed) {
+      return true;
+    }
+  }
+  return TensorImpl::sym_is_contiguous_custom(memory_format);
+}
+
+c10::SymBool FakeTensorImpl::sym_is_non_overlapping_and_dense_custom() const {
+  const bool is_packed = has_symbolic_sizes_strides() && !matches_python_custom(SizesStridesPolicy::CustomStrides) &&
+      has_packed_strides(sym_sizes(), sym_strides());
+  return is_packed ? c10::SymBool(true) : TensorImpl::sym_is_non_overlapping_and_dense_custom();
 }
 
 const char* FakeTensorImpl::tensorimpl_type_name() const {

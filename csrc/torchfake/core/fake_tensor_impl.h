@@ -74,6 +74,10 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   int64_t size_custom(int64_t dim) const override;
   int64_t numel_custom() const override;
   int64_t storage_offset_custom() const override;
+  // A tensor whose strides are the products of its sizes is contiguous, whether or not a size is one: PyTorch's own
+  // functions ask that first, which would guard it.
+  c10::SymBool sym_is_contiguous_custom(at::MemoryFormat memory_format) const override;
+  c10::SymBool sym_is_non_overlapping_and_dense_custom() const override;
   const char* tensorimpl_type_name() const override;
 
  private:

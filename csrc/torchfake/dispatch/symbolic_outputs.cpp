@@ -37,7 +37,9 @@ c10::SmallVector<int64_t, 5> by_stride(c10::ArrayRef<int64_t> sizes, c10::ArrayR
     order.push_back(dim);
   }
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return std::make_pair(strides[a], sizes[a]) < std::make_pair(strides[b], sizes[b]);
+    // A dimension of size zero counts like one of size one.
+    const auto key = [&](int64_t dim) { return std::make_pair(strides[dim], std::max<int64_t>(sizes[dim], 1)); };
+    return key(a) < key(b);
   });
   return order;
 }
@@ -73,7 +75,6 @@ void SymbolicCall::set_output(size_t index, c10::SymIntArrayRef sizes) {
   c10::SymInt stride = 1;
   for (const int64_t dim : by_stride(output.sizes(), output.strides())) {
     strides[dim] = stride;
-    // A dimension of size zero counts like one of size one.
     stride = sizes[dim].maybe_as_int() == std::optional<int64_t>(0) ? stride : stride * sizes[dim];
   }
   set_geometry(index, sizes, strides, 0);

@@ -118,7 +118,12 @@ void install() {
   for (const c10::DispatchKey key : kDenseAutogradKeys) {
     torch::Library& library = libraries().emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     for (const auto family :
-         {&checking_composites, &length_composites, &library_composites, &pointer_composites, &symbolic_composites}) {
+         {&checking_composites,
+          &length_composites,
+          &library_composites,
+          &pointer_composites,
+          &series_composites,
+          &symbolic_composites}) {
       for (const auto add : family()) {
         add(library);
       }

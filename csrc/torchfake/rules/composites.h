@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/forms.h>
 #include <torchfake/rules/rules.h>
 #include <torchfake/symbolic/shape_env.h>
@@ -29,9 +30,20 @@ CompositeList length_composites();
 CompositeList library_composites();
 CompositeList pointer_composites();
 CompositeList symbolic_composites();
+CompositeList series_composites();
 
 // Runs the decomposition of a call: replaces the arguments on the stack by the results.
 void decompose(const Call& call);
+
+// A rule for calls with symbols only.
+template <CompositeRule kRule>
+bool over_symbols(const Call& call) {
+  return has_symbols(call) && kRule(call);
+}
+
+// Rules of operators that also have a rule for numbers.
+bool cov_of_symbols(const Call& call);
+bool istft_of_symbols(const Call& call);
 
 // The rule for decompositions that access data through a pointer or print it in an error message. PyTorch's own message
 // for missing data is about kernels called during tracing.

@@ -11,6 +11,7 @@
 #include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/composites.h>
 #include <torchfake/rules/decompositions.h>
+#include <torchfake/symbolic/mode_env.h>
 #include <torchfake/values/known_values.h>
 #include <torchfake/values/stand_in_answers.h>
 #include <torchfake/values/value_ranges.h>
@@ -37,16 +38,20 @@ int64_t classes_of_unknown(const Call& call, const at::Tensor& self) {
 // On the CPU the decomposition checks that the indices are in range.
 bool one_hot(const Call& call) {
   const at::Tensor self = call.arg(0).toTensor();
-  const int64_t given = call.arg(1).toInt();
+  c10::SymInt num_classes = call.arg(1).toInt();
   const bool is_empty = self.sym_numel().sym_eq(0).guard_or_false(__FILE__, __LINE__);
-  const bool is_open = given == -1 && !is_empty && self.scalar_type() == c10::kLong;
-  const int64_t num_classes = is_open ? classes_of_unknown(call, self) : given;
-  if (num_classes < 1 || is_empty || self.scalar_type() != c10::kLong) {
+  if (num_classes == -1 && !is_empty && self.scalar_type() == c10::kLong) {
+    const FakeTensorImpl* fake = as_fake(self);
+    const bool has_symbol = fake != nullptr && symbol_source_of(*fake->mode()) != nullptr;
+    num_classes = has_symbol ? self.max().add(1).item().toSymInt()  // a symbol, unless the values are known
+                             : c10::SymInt(classes_of_unknown(call, self));
+  }
+  if (!num_classes.sym_ge(1).expect_true(__FILE__, __LINE__) || is_empty || self.scalar_type() != c10::kLong) {
     return false;
   }
   std::vector<c10::SymInt> sizes = self.sym_sizes().vec();
-  sizes.emplace_back(num_classes);
-  at::Tensor result = at::zeros_symint(sizes, self.options());
+  sizes.push_back(num_classes);
+  at::Tensor result = self.new_zeros_symint(sizes);
   result.scatter_(-1, self.unsqueeze(-1), 1);
   answer_with(call, std::move(result));
   return true;
@@ -99,6 +104,10 @@ bool of_valid_input(const Call& call) {
   const ValidInput valid(kChecks);
   decompose(call);
   return true;
+}
+
+bool istft(const Call& call) {
+  return over_symbols<&istft_of_symbols>(call) || of_valid_input<0>(call);
 }
 
 // Quantiles for sizes that are symbols, which PyTorch's decomposition uses as numbers.
@@ -218,6 +227,9 @@ bool quantile(const Call& call) {
 // cov(self, correction, fweights, aweights) checks that the weights are not negative and do not sum to zero, then
 // whether there are too few observations.
 bool cov(const Call& call) {
+  if (over_symbols<&cov_of_symbols>(call)) {
+    return true;
+  }
   const auto is_unanswered = [](const at::Tensor& check) {
     const FakeTensorImpl* fake = as_fake(check);
     return fake != nullptr && !is_known(*fake, value_limit(fake->mode()->options));
@@ -256,7 +268,7 @@ CompositeList checking_composites() {
           ops::nanquantile_out,
           ops::nanquantile_scalar_out>,
       &composite<&cov, &of_fakes, ops::cov>,
-      &composite<&of_valid_input<0>, &of_fakes, ops::istft>,
+      &composite<&istft, &of_fakes, ops::istft>,
       // With weights and smoothing it divides by the sum of the weights of the targets that are not ignored.
       &composite_within<SelectsAll, ops::cross_entropy_loss>,
       &composite<&isfinite, &of_fakes, ops::isfinite>,

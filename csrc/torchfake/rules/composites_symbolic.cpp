@@ -6,7 +6,6 @@
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <torchfake/dispatch/symbolic_call.h>
 #include <torchfake/rules/composites.h>
 
 #include <algorithm>
@@ -17,12 +16,6 @@ namespace {
 
 namespace ops = at::_ops;
 using Sizes = SymbolicCall::Sizes;
-
-// The rules of this file only apply to calls with symbols.
-template <CompositeRule kRule>
-bool over_symbols(const Call& call) {
-  return has_symbols(call) && kRule(call);
-}
 
 // ---- Resampling -----------------------------------------------------------------------------------------------------
 

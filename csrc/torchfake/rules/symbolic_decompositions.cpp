@@ -151,6 +151,18 @@ bool least_squares(SymbolicCall& call) {
   return true;
 }
 
+// (tensors): one after the other on the diagonal.
+bool block_diag(SymbolicCall& call) {
+  Sizes sizes(2, c10::SymInt(0));
+  for (const at::Tensor& block : call.arg(0).toTensorVector()) {
+    const int64_t rank = block.dim();
+    sizes[0] = sizes[0] + (rank == 2 ? block.sym_size(0) : c10::SymInt(1));
+    sizes[1] = sizes[1] + (rank == 0 ? c10::SymInt(1) : block.sym_size(rank - 1));
+  }
+  call.set_output(0, sizes);
+  return true;
+}
+
 // ---- Histograms -----------------------------------------------------------------------------------------------------
 
 // (self, bins, ...): one count between two edges.
@@ -217,6 +229,7 @@ constexpr Row kRows[] = {
     {"mkldnn_rnn_layer", &recurrent_layer},
     {"mkldnn_rnn_layer_backward", &recurrent_layer_backward, Use::kHintsOnly},
     {"_linalg_check_errors", &nothing, Use::kHintsOnly},
+    {"block_diag", &block_diag},
     {"im2col", &image_to_columns},
     {"col2im", &columns_to_image},
     {"affine_grid_generator", &affine_grid},

@@ -34,23 +34,49 @@ std::optional<int64_t> power(int64_t base, int64_t exponent) {
   return result;
 }
 
+// a/b, rounded once, as Python's. Neither a double nor a long double can hold every operand and the quotient.
+double true_quotient(int64_t a, int64_t b) {
+  constexpr int64_t kExact = int64_t{1} << 53;
+  if (a == 0 || (a >= -kExact && a <= kExact && b >= -kExact && b <= kExact)) {
+    return static_cast<double>(a) / static_cast<double>(b);
+  }
+  using Wide = unsigned __int128;
+  const auto magnitude = [](int64_t value) { return value < 0 ? -static_cast<uint64_t>(value) : uint64_t(value); };
+  const int shift = 64 + __builtin_clzll(magnitude(a));
+  const Wide dividend = static_cast<Wide>(magnitude(a)) << shift;
+  // At least 64 bits; the last one stands for all that follow.
+  const Wide quotient = dividend / magnitude(b) | static_cast<Wide>(dividend % magnitude(b) != 0);
+  const double result = std::ldexp(static_cast<double>(quotient), -shift);
+  return (a < 0) == (b < 0) ? result : -result;
+}
+
+std::optional<Value> narrowed(__int128 value) {
+  const auto narrow = static_cast<int64_t>(value);
+  return narrow == value ? std::optional(Value::of(narrow)) : std::nullopt;
+}
+
+// Terms may be larger than their sum, and factors than a product with zero.
 std::optional<Value> linear(const Expr& shape, c10::ArrayRef<Value> args) {
-  int64_t result = shape.op == Op::kSum ? shape.number : 1;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (shape.op == Op::kSum) {
-      int64_t term = 0;
-      if (__builtin_mul_overflow(shape.coefficients[i], args[i].integer, &term) ||
-          __builtin_add_overflow(result, term, &result)) {
-        return std::nullopt;
-      }
-    } else {
-      const std::optional<int64_t> factor = power(args[i].integer, shape.coefficients[i]);
-      if (!factor || __builtin_mul_overflow(result, *factor, &result)) {
+  if (shape.op == Op::kSum) {
+    __int128 sum = shape.number;
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (__builtin_add_overflow(sum, static_cast<__int128>(shape.coefficients[i]) * args[i].integer, &sum)) {
         return std::nullopt;
       }
     }
+    return narrowed(sum);
   }
-  return Value::of(result);
+  if (std::any_of(args.begin(), args.end(), [](const Value& factor) { return factor.integer == 0; })) {
+    return Value::of(int64_t{0});
+  }
+  int64_t product = 1;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::optional<int64_t> factor = power(args[i].integer, shape.coefficients[i]);
+    if (!factor || __builtin_mul_overflow(product, *factor, &product)) {
+      return std::nullopt;
+    }
+  }
+  return Value::of(product);
 }
 
 std::optional<Value> integers(Op op, int64_t a, int64_t b) {
@@ -209,9 +235,8 @@ std::optional<Value> compute(const Expr& shape, c10::ArrayRef<Value> args) {
     case Op::kToFloat:
       return Value::of(static_cast<double>(args[0].integer));
     case Op::kTrueDiv:
-      return args[1].integer == 0
-          ? std::nullopt
-          : std::optional(Value::of(static_cast<double>(args[0].integer) / static_cast<double>(args[1].integer)));
+      return args[1].integer == 0 ? std::nullopt
+                                  : std::optional(Value::of(true_quotient(args[0].integer, args[1].integer)));
     case Op::kFloatFunction:
       return float_function(static_cast<FloatFunction>(shape.number), args[0].real);
     case Op::kLe:

@@ -79,8 +79,12 @@ void mark_written(const FakeTensorImpl& fake) {
 }
 
 bool fills_storage(const c10::TensorImpl& impl) {
-  return impl.has_storage() && impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
-      static_cast<size_t>(impl.numel()) * impl.itemsize() == impl.unsafe_storage().nbytes();
+  if (!impl.has_storage() || impl.has_symbolic_sizes_strides()) {
+    return false;
+  }
+  const std::optional<int64_t> nbytes = impl.unsafe_storage().sym_nbytes().maybe_as_int();  // or an expression
+  return impl.storage_offset() == 0 && impl.is_non_overlapping_and_dense() &&
+      nbytes == impl.numel() * static_cast<int64_t>(impl.itemsize());
 }
 
 at::Tensor new_buffer(const c10::TensorImpl& like) {
