@@ -215,7 +215,7 @@ def test_the_converter_takes_an_environment_that_the_mode_does_not_have() -> Non
 @pytest.mark.parametrize("layout", [None, torch.sparse_csr, torch.sparse_csc])
 def test_diagonals_at_unknown_offsets_store_a_symbolic_number_of_elements(layout: torch.layout | None) -> None:
     env: Any = ShapeEnv()
-    with FakeTensorMode(shape_env=env):
+    with FakeTensorMode(shape_env=env), torch.sparse.check_sparse_tensor_invariants():
         matrix = torch.sparse.spdiags(torch.randn(2, 8), torch.randint(0, 2, (2,)), (8, 6), layout=layout)
         product = matrix @ torch.empty(6, 3)
         with pytest.raises(RuntimeError, match="does not match the number of offsets"):

@@ -171,7 +171,7 @@ bool spdiags(Call& call, c10::Device device, const ModePtr& mode) {
   at::Tensor like;
   {
     PlainCpu no_engine;
-    like = at::empty(shape, at::TensorOptions().dtype(tensor(call, 0).scalar_type()).layout(layout));
+    like = at::zeros(shape, at::TensorOptions().dtype(tensor(call, 0).scalar_type()).layout(layout));
   }
   const int64_t length = tensor(call, 0).size(-1);
   const int64_t below = std::min(shape[0], length);
