@@ -22,6 +22,11 @@ def whole(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, high, shape, device="cuda")
 
 
+def probabilities(rows: int, n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Positive, with a sum that half precision can represent."""
+    return torch.rand(rows, n, device="cuda", dtype=dtype).add_(0.05).div_(n)
+
+
 def named(label: object, call: Callable[..., object], *args: object) -> tuple[object, Callable[[], object]]:
     return label, lambda: call(*args)
 
@@ -76,7 +81,7 @@ def drawing() -> Calls:
             for dtype in FLOATS:
                 yield named(
                     ["multinomial", rows, n, count, again, str(dtype)],
-                    lambda r, n, c, a, d: torch.multinomial(torch.rand(r, n, device="cuda", dtype=d), min(c, n), a),
+                    lambda r, n, c, a, d: torch.multinomial(probabilities(r, n, d), min(c, n), a),
                     rows, n, count, again, dtype,
                 )  # fmt: skip
     for n in (1, 100, 5000, 30_000, 100_000, 3_000_000):
