@@ -60,6 +60,7 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "the variance of integers": lambda: torch.var(whole(3)),
     "nansum of complex numbers": lambda: torch.nansum(complex_of(3)),
     "complex numbers of integers": lambda: torch.complex(whole(3), whole(3)),
+    "complex numbers of a float and an integer": lambda: torch.complex(R(3), whole(3)),
     "a real transform of complex numbers": lambda: aten._fft_r2c(complex_of(3), [0], 0, True),
     "renorm of rows of integers": lambda: aten.embedding_renorm_(whole(4, 3), whole(2), 1.0, 2.0),
     "binary_cross_entropy of two dtypes": lambda: F.binary_cross_entropy(doubled(3), R(3)),

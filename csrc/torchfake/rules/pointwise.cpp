@@ -152,9 +152,13 @@ at::Tensor& where_out(const at::Tensor& condition, const at::Tensor& self, const
 // The result dtype of complex(real, imag) and polar(abs, angle).
 c10::ScalarType complex_dtype(const at::Tensor& first, const at::Tensor& second) {
   const c10::ScalarType dtype = first.scalar_type();
+  const auto is_accepted = [](const at::Tensor& part) {
+    const c10::ScalarType type = part.scalar_type();
+    return type == c10::kFloat || type == c10::kDouble || type == c10::kHalf;
+  };
   compat::check_dtype(
       "complex",
-      dtype == c10::kFloat || dtype == c10::kDouble || dtype == c10::kHalf,
+      is_accepted(first) && is_accepted(second),
       "Expected both inputs to be Half, Float or Double tensors but got ",
       dtype,
       " and ",
