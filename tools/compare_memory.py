@@ -1,7 +1,9 @@
 """Compares the memory model with recordings of a real card, by workload (tests/memory).
 
-PYTHONPATH=python python tools/compare_memory.py          # a table in Markdown
-PYTHONPATH=python python tools/compare_memory.py NAME     # every phase of one workload, in MiB
+PYTHONPATH=python python tools/compare_memory.py             # a table in Markdown
+PYTHONPATH=python python tools/compare_memory.py --each      # the errors of every workload in percent
+PYTHONPATH=python python tools/compare_memory.py --limits    # batch sizes within a limit: how many are judged right
+PYTHONPATH=python python tools/compare_memory.py NAME        # every phase of one workload, in MiB
 """
 
 from __future__ import annotations
@@ -14,20 +16,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import torchfake
 from torchfake import memory
 
 HERE = Path(__file__).parents[1] / "tests" / "memory"
 sys.path.insert(0, str(HERE))
-from held_out import HELD_OUT  # noqa: E402
+from held_out import HELD_OUT, LIMITED  # noqa: E402
+from later import LATER, LATER_LIMITED  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 
 Phases = dict[str, list[int]]  # allocated, its peak, reserved, its peak
 
 FAMILIES = {
-    "recurrent": ("lstm", "gru_b"),
-    "convolutions": ("resnet", "unet", "depthwise", "convolutions", "adversarial"),
-    "inference": ("inference", "prefill", "generation"),
+    "recurrent": ("lstm", "gru_b", "translation_gru", "elman", "speech"),
+    "convolutions": (
+        "resnet",
+        "unet",
+        "depthwise",
+        "convolutions",
+        "adversarial",
+        "vgg",
+        "convnext",
+        "bottlenecks",
+        "mobile",
+        "segmentation",
+        "autoencoder",
+        "volumes",
+    ),
+    "inference": ("inference", "prefill", "generation", "sampling"),
 }
 
 
@@ -62,35 +80,70 @@ def family(name: str) -> str:
     return next((title for title, parts in FAMILIES.items() if any(p in name for p in parts)), "other training")
 
 
+def fits(run: Callable[[int], None], batch: int, limit: int, total: int, release: int) -> bool:
+    with torchfake.fake_mode():
+        memory.attach(total_memory=total, release=release, config="")
+        memory.set_per_process_memory_fraction(limit * 2**20 / total)
+        try:
+            run(batch)
+        except torch.OutOfMemoryError:
+            return False
+    return True
+
+
+def judge_limits(total: int, release: int) -> None:
+    for kind, cases, name in (("held out", LIMITED, "held_out"), ("later", LATER_LIMITED, "later")):
+        recorded, wrong = recording(name)["fits"], []
+        for which, (run, limit, batches) in cases.items():
+            for batch in batches:
+                if fits(run, batch, limit, total, release) != recorded[which][str(batch)]:
+                    wrong.append(f"{which} {batch}")
+        count = sum(len(batches) for _, _, batches in cases.values())
+        print(f"{kind}: {count - len(wrong)} of {count} right; wrong: {', '.join(wrong) or 'none'}")
+
+
+def print_phases(found: Phases, wanted: Phases) -> None:
+    for label, figures in wanted.items():
+        pairs = (f"{a / 2**20:10.2f} of {b / 2**20:9.2f}" for a, b in zip(found[label], figures, strict=True))
+        print(f"{label:16}", *pairs)
+
+
+def print_table(groups: dict[tuple[str, str], list[tuple[float, float]]]) -> None:
+    print("| workloads | | count | peak: median | peak: worst | reserved: median | reserved: worst |")
+    print("|---|---|---|---|---|---|---|")
+    for (kind, title), pairs in sorted(groups.items()):
+        peaks, reserved = zip(*pairs, strict=True)
+        figures = [statistics.median(peaks), max(peaks), statistics.median(reserved), max(reserved)]
+        print(f"| {kind} | {title} | {len(pairs)} |", " | ".join(f"{x:.2f} %" for x in figures), "|")
+
+
 def main() -> None:
-    recorded, others = recording("workloads"), recording("held_out")
+    option = sys.argv[1] if sys.argv[1:] else ""
+    recorded, others, later = recording("workloads"), recording("held_out"), recording("later")
     release, total = int(recorded["torch"].split(".")[1]), others["total_memory"]
+    if option == "--limits":
+        judge_limits(total, release)
+        return
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for kind, workloads, phases in (
         ("fitted", WORKLOADS, recorded["workloads"]),
         ("held out", HELD_OUT, others["workloads"]),
+        ("later", LATER, later["workloads"]),
     ):
         for name, workload in workloads.items():
-            if sys.argv[1:] not in ([], [name]):
+            if option not in ("", "--each", name):
                 continue
             wanted = {label: figures for label, *figures in phases[name]["phases"]}
             found = modelled(workload, total, release)
             errors = error(found, wanted, 1), error(found, wanted, 3)
-            if sys.argv[1:]:
-                for label, figures in wanted.items():
-                    pairs = (
-                        f"{a / 2**20:10.2f} of {b / 2**20:9.2f}" for a, b in zip(found[label], figures, strict=True)
-                    )
-                    print(f"{label:16}", *pairs)
+            if option == name:
+                print_phases(found, wanted)
+            elif option:
+                print(f"{kind:8} {name:30} peak {errors[0]:+7.2f} %  reserved {errors[1]:+7.2f} %")
             for title in (family(name), "all"):
                 groups.setdefault((kind, title), []).append((abs(errors[0]), abs(errors[1])))
-    if not sys.argv[1:]:
-        print("| workloads | | count | peak: median | peak: worst | reserved: median | reserved: worst |")
-        print("|---|---|---|---|---|---|---|")
-        for (kind, title), pairs in sorted(groups.items()):
-            peaks, reserved = zip(*pairs, strict=True)
-            figures_of = [statistics.median(peaks), max(peaks), statistics.median(reserved), max(reserved)]
-            print(f"| {kind} | {title} | {len(pairs)} |", " | ".join(f"{x:.2f} %" for x in figures_of), "|")
+    if option in ("", "--each"):
+        print_table(groups)
 
 
 if __name__ == "__main__":
