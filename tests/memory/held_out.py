@@ -173,12 +173,3 @@ LIMITED |= {
     "encoder": (_encoder, 768, [16, 24, 28, 32, 36, 44]),
     "unet": (_unet, 1024, [8, 12, 14, 16, 18, 22]),
 }
-
-
-def runs_within_the_limit(name: str, batch: int) -> bool:
-    """Whether the workload completes; the limit is set by the caller."""
-    try:
-        LIMITED[name][0](batch)
-    except torch.OutOfMemoryError:
-        return False
-    return True

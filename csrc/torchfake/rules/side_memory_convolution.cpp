@@ -1,143 +1,195 @@
-// Temporary memory of convolutions: cuDNN's kernels require channels-last and copy other layouts.
+// Temporary memory of convolutions: copies that PyTorch makes in another layout, and cuDNN's workspaces.
+#include <torchfake/rules/convolution_workspace.h>
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace torchfake::side_memory {
 
 namespace {
 
-// The properties on which layout copies depend. The factors are medians of 1,600 recorded calls, relative to the bytes
-// of input, weight and output together.
-struct ConvolutionKind {
-  bool is_backward = false;
-  bool is_channels_last = false;
-  bool is_pointwise = false;
-  bool is_strided = false;
-  bool is_grouped = false;
-  bool is_float = false;
+// The positions of a convolution's settings in its arguments: 3 in the forward pass, 4 in the backward one.
+struct Settings {
+  std::vector<int64_t> stride, padding, dilation;
+  int64_t groups = 1;
+  bool is_transposed = false;
 };
 
-double layout_copies(const ConvolutionKind& kind) {
-  if (kind.is_pointwise && !kind.is_strided) {
-    return 0;  // a matrix product
+std::optional<Settings> settings_at(const Call& call, size_t first, int64_t dims) {
+  const auto stride = numbers_at(call, first, dims, 1);
+  const auto padding = numbers_at(call, first + 1, dims, 0);
+  const auto dilation = numbers_at(call, first + 2, dims, 1);
+  const auto groups = number_at(call, first + 5);
+  if (!stride || !padding || !dilation || !groups || !call.arg(first + 3).isBool()) {
+    return std::nullopt;
   }
-  if (!kind.is_channels_last) {
-    return kind.is_backward ? 1.12 : 1.0;
-  }
-  if (kind.is_grouped) {
-    return kind.is_float == kind.is_backward ? 1.0 : 0.0;
-  }
-  if (kind.is_backward) {
-    return kind.is_strided ? 0.5 : 0.12;
-  }
-  return 0;
+  return Settings{*stride, *padding, *dilation, *groups, call.arg(first + 3).toBool()};
 }
 
-bool is_channels_last(const c10::TensorImpl& tensor) {
-  return tensor.dim() >= 4 && tensor.stride(1) == 1 && tensor.size(1) > 1;
-}
-
-struct ConvolutionArguments {
+struct Tensors {
   const c10::TensorImpl* input;
   const c10::TensorImpl* weight;
-  size_t output_bytes;
-  size_t stride, groups;  // the positions of these arguments
-  bool is_backward;
+  int64_t dims() const {
+    return input->dim() - 2;
+  }
 };
 
-// cuDNN's channels-last kernels read groups of four channels: input and weight with another number, such as an image's
-// three, are copied with zeros added. 0 if they need no copy.
-size_t padded_copies(const ConvolutionArguments& a) {
-  constexpr int64_t kGroup = 4;
-  const int64_t channels = a.input->size(1);
-  if (channels == 0 || channels % kGroup == 0) {
-    return 0;
-  }
-  const auto padded = static_cast<size_t>(div_up(channels, kGroup) * kGroup);
-  return (bytes_of(*a.input) + bytes_of(*a.weight)) / static_cast<size_t>(channels) * padded;
+// Null for arguments that are not a batch of images and a weight of as many dimensions.
+std::optional<Tensors> tensors_at(const Call& call, size_t first) {
+  const Tensors tensors{tensor_at(call, first), tensor_at(call, first + 1)};
+  const bool is_valid = tensors.input != nullptr && tensors.weight != nullptr && tensors.input->dim() >= 3 &&
+      tensors.input->dim() <= 5 && tensors.input->dim() == tensors.weight->dim() && tensors.input->numel() > 0 &&
+      tensors.weight->numel() > 0;
+  return is_valid ? std::optional(tensors) : std::nullopt;
 }
 
-// The memory of one pass over the three tensors; none for ATen's own kernels.
-size_t workspace(const Call& call, const ConvolutionArguments& a) {
-  const auto strides = numbers_at(call, a.stride, a.input->dim() - 2, 1);
-  const auto groups = number_at(call, a.groups);
-  if (!strides || !groups || (*groups > 1 && a.weight->size(1) == 1)) {
-    return 0;  // the last condition: depthwise
+// The layout of cuDNN's tensors. PyTorch adds a dimension to sequences after it has made them contiguous.
+c10::MemoryFormat format_of(const Tensors& tensors) {
+  if (tensors.dims() == 1 || tensors.input->itemsize() > 4) {
+    return c10::MemoryFormat::Contiguous;
   }
-  const auto kernel = a.weight->sizes().slice(2);
-  ConvolutionKind kind;
-  kind.is_backward = a.is_backward;
-  kind.is_channels_last = is_channels_last(*a.input);
-  kind.is_pointwise = std::all_of(kernel.begin(), kernel.end(), [](int64_t size) { return size == 1; });
-  kind.is_strided = std::any_of(strides->begin(), strides->end(), [](int64_t stride) { return stride != 1; });
-  kind.is_grouped = *groups > 1;
-  kind.is_float = a.input->itemsize() >= 4;
-  if (kind.is_channels_last && !kind.is_grouped) {
-    if (const size_t padded = padded_copies(a)) {
-      return padded;
-    }
-  }
-  const auto bytes = static_cast<double>(bytes_of(*a.input) + bytes_of(*a.weight) + a.output_bytes);
-  return static_cast<size_t>(layout_copies(kind) * bytes);
+  const auto last = tensors.dims() == 2 ? c10::MemoryFormat::ChannelsLast : c10::MemoryFormat::ChannelsLast3d;
+  const bool is_last = tensors.input->is_strides_like(last) || tensors.weight->is_strides_like(last);
+  return is_last ? last : c10::MemoryFormat::Contiguous;
 }
 
-// The number of elements of a convolution's output; 0 if it is invalid.
-int64_t output_numel(const Call& call, const c10::TensorImpl& input, const c10::TensorImpl& weight) {
-  const int64_t dims = input.dim() - 2;
-  const auto stride = numbers_at(call, 3, dims, 1);
-  const auto padding = numbers_at(call, 4, dims, 0);
-  const auto dilation = numbers_at(call, 5, dims, 1);
-  const auto groups = number_at(call, 8);
-  if (!stride || !padding || !dilation || !groups || !call.arg(6).isBool()) {
-    return 0;
+// Copies a tensor into the layout unless it has it. Nothing if it has, or the number to give back.
+std::optional<uint32_t> copy_to(const c10::TensorImpl& tensor, c10::MemoryFormat format, Requests& requests) {
+  if (tensor.is_contiguous(format)) {
+    return std::nullopt;
   }
-  const bool transposed = call.arg(6).toBool();
-  double count = static_cast<double>(input.size(0)) *
-      (transposed ? static_cast<double>(weight.size(1)) * static_cast<double>(*groups)
-                  : static_cast<double>(weight.size(0)));
-  for (size_t i = 0; i < static_cast<size_t>(dims); ++i) {
-    const int64_t size = input.size(static_cast<int64_t>(i) + 2);
-    const int64_t kernel = (*dilation)[i] * (weight.size(static_cast<int64_t>(i) + 2) - 1) + 1;
-    const int64_t out = transposed ? (size - 1) * (*stride)[i] - 2 * (*padding)[i] + kernel
-                                   : (size + 2 * (*padding)[i] - kernel) / (*stride)[i] + 1;
-    count *= static_cast<double>(std::max<int64_t>(out, 0));
+  return requests.take(bytes_of(tensor));
+}
+
+ConvolutionShape shape_of(const Tensors& tensors, const Settings& settings) {
+  ConvolutionShape shape{};
+  const auto weight = tensors.weight->sizes();
+  shape.dims = static_cast<double>(tensors.dims());
+  shape.batch = static_cast<double>(tensors.input->size(0));
+  shape.groups = static_cast<double>(settings.groups);
+  shape.in_channels = static_cast<double>(weight[1]) * shape.groups;
+  shape.out_channels = static_cast<double>(weight[0]);
+  shape.in_area = shape.out_area = shape.taps = shape.winograd_tiles[0] = shape.winograd_tiles[1] = 1;
+  for (size_t i = 0; i < static_cast<size_t>(tensors.dims()); ++i) {
+    const int64_t size = tensors.input->size(static_cast<int64_t>(i) + 2);
+    const int64_t reach = settings.dilation[i] * (weight[i + 2] - 1) + 1;
+    const int64_t other = settings.is_transposed ? (size - 1) * settings.stride[i] - 2 * settings.padding[i] + reach
+                                                 : (size + 2 * settings.padding[i] - reach) / settings.stride[i] + 1;
+    const auto in = static_cast<double>(settings.is_transposed ? other : size);
+    const auto out = static_cast<double>(settings.is_transposed ? size : other);
+    shape.in_area *= std::max(in, 0.0);
+    shape.out_area *= std::max(out, 0.0);
+    shape.winograd_tiles[0] *= std::ceil(out / 2);
+    shape.winograd_tiles[1] *= std::ceil(out / 4);
+    shape.kernel = std::max(shape.kernel, static_cast<double>(weight[i + 2]));
+    shape.taps *= static_cast<double>(weight[i + 2]);
+    shape.stride = std::max(shape.stride, static_cast<double>(settings.stride[i]));
+    shape.padding = std::max(shape.padding, static_cast<double>(settings.padding[i]));
+    shape.dilation = std::max(shape.dilation, static_cast<double>(settings.dilation[i]));
   }
-  return count <= static_cast<double>(kMostElements) ? static_cast<int64_t>(count) : 0;
+  if (tensors.dims() != 2) {
+    shape.winograd_tiles[0] = shape.winograd_tiles[1] = 0;
+  }
+  shape.itemsize = static_cast<double>(tensors.input->itemsize());
+  shape.is_channels_last = format_of(tensors) != c10::MemoryFormat::Contiguous;
+  shape.is_bfloat16 = tensors.input->dtype() == caffe2::TypeMeta::Make<c10::BFloat16>();
+  shape.is_transposed = settings.is_transposed;
+  shape.may_use_tf32 = true;  // PyTorch's default for convolutions
+  return shape;
+}
+
+// The workspace of a pass as PyTorch names it: forward, a transposed convolution computes the gradient of an input.
+size_t workspace(const Tensors& tensors, const Settings& settings, ConvolutionPass pass) {
+  constexpr double kMost = 1e15;
+  if (settings.is_transposed && pass != ConvolutionPass::kWeightGradient) {
+    pass = pass == ConvolutionPass::kForward ? ConvolutionPass::kInputGradient : ConvolutionPass::kForward;
+  }
+  const ConvolutionShape shape = shape_of(tensors, settings);
+  const double largest = std::max(shape.in_channels * shape.in_area, shape.out_channels * shape.out_area);
+  if (shape.in_area == 0 || shape.out_area == 0 || largest * shape.batch > kMost || shape.itemsize > 8) {
+    return 0;  // invalid, or complex numbers, which are several real convolutions
+  }
+  return convolution_workspace(shape, pass);
 }
 
 void convolution(const Call& call, Requests& requests) {
-  const c10::TensorImpl* input = tensor_at(call, 0);
-  const c10::TensorImpl* weight = tensor_at(call, 1);
-  if (input == nullptr || weight == nullptr || input->dim() != weight->dim() || input->dim() < 3) {
+  const auto tensors = tensors_at(call, 0);
+  const auto settings = tensors ? settings_at(call, 3, tensors->dims()) : std::nullopt;
+  if (!settings) {
     return;
   }
-  const auto output = static_cast<size_t>(output_numel(call, *input, *weight)) * input->itemsize();
-  if (const size_t taken =
-          workspace(call, {input, weight, output, /*stride=*/3, /*groups=*/8, /*is_backward=*/false})) {
-    requests.take(taken);
+  const c10::MemoryFormat format = format_of(*tensors);
+  copy_to(*tensors->input, format, requests);
+  const size_t taken = workspace(*tensors, *settings, ConvolutionPass::kForward);
+  const bool copies_weight = !tensors->weight->is_contiguous(format);
+  if (taken == 0 && !copies_weight) {
+    return;
+  }
+  requests.output(0);
+  if (copies_weight) {
+    requests.take(bytes_of(*tensors->weight));
+  }
+  if (taken != 0) {
+    requests.give_back(requests.take(taken));
+  }
+}
+
+// One pass of the backward: copies of its operands around the gradient and the workspace.
+void gradient_of(
+    uint32_t output,
+    const Tensors& tensors,
+    const c10::TensorImpl& gradient,
+    const Settings& settings,
+    Requests& requests) {
+  const bool of_input = output == 0;
+  const c10::MemoryFormat format = format_of(tensors);
+  c10::SmallVector<uint32_t, 3> copies;
+  const auto keep = [&](std::optional<uint32_t> copy) {
+    if (copy) {
+      copies.push_back(*copy);
+    }
+  };
+  keep(copy_to(gradient, format, requests));
+  if (!of_input && tensors.dims() > 1) {
+    keep(copy_to(*tensors.input, format, requests));
+  }
+  requests.output(output);
+  if (of_input) {
+    keep(copy_to(*tensors.weight, format, requests));
+  }
+  const auto pass = of_input ? ConvolutionPass::kInputGradient : ConvolutionPass::kWeightGradient;
+  if (const size_t taken = workspace(tensors, settings, pass)) {
+    requests.give_back(requests.take(taken));
+  }
+  for (const uint32_t copy : copies) {
+    requests.give_back(copy);
   }
 }
 
 void convolution_backward(const Call& call, Requests& requests) {
   const c10::TensorImpl* gradient = tensor_at(call, 0);
-  const c10::TensorImpl* input = tensor_at(call, 1);
-  const c10::TensorImpl* weight = tensor_at(call, 2);
-  if (gradient == nullptr || input == nullptr || weight == nullptr || input->dim() != weight->dim() ||
-      input->dim() < 3) {
+  const auto tensors = tensors_at(call, 1);
+  const auto settings = tensors ? settings_at(call, 4, tensors->dims()) : std::nullopt;
+  if (!settings || gradient == nullptr || gradient->dim() != tensors->input->dim()) {
     return;
   }
-  const size_t taken =
-      workspace(call, {input, weight, bytes_of(*gradient), /*stride=*/4, /*groups=*/9, /*is_backward=*/true});
-  if (taken == 0) {
-    return;
+  if (tensors->dims() == 1) {
+    copy_to(*tensors->input, c10::MemoryFormat::Contiguous, requests);
   }
-  // One pass for the gradient of the input and one for that of the weight.
   for (const uint32_t output : {0U, 1U}) {
     if (mask_at(call, 10, output)) {
-      requests.output(output);
-      requests.give_back(requests.take(taken));
+      gradient_of(output, *tensors, *gradient, *settings, requests);
     }
+  }
+  if (mask_at(call, 10, 2)) {
+    // The bias: a sum over all dimensions but the channels.
+    requests.output(2);
+    c10::SmallVector<int64_t, 4> dims{0};
+    for (int64_t dim = 2; dim < gradient->dim(); ++dim) {
+      dims.push_back(dim);
+    }
+    reduce(*gradient, dims, accumulator_size(*gradient), requests);
   }
 }
 
