@@ -126,6 +126,17 @@ def without_fakes() -> bool:
     return not _C.fakes_exist()
 
 
+def test_a_fake_that_only_its_converter_remembers_keeps_no_mode_alive() -> None:
+    code = """
+import gc, torch, torchfake
+leaf = torch.ones(2)
+torchfake.FakeTensorMode().from_tensor(leaf)
+gc.collect()
+assert not torchfake._C.fakes_exist()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
 def test_device_guards_are_there_as_long_as_fakes_are() -> None:
     code = """

@@ -61,6 +61,12 @@ FakeTensorImpl::~FakeTensorImpl() {
   }
 }
 
+void FakeTensorImpl::release_resources() {
+  TensorImpl::release_resources();
+  memos_.reset();
+  mode_.reset();
+}
+
 c10::DeviceType last_claimed_accelerator() {
   return t_last_accelerator;
 }

@@ -79,6 +79,8 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   c10::SymBool sym_is_contiguous_custom(at::MemoryFormat memory_format) const override;
   c10::SymBool sym_is_non_overlapping_and_dense_custom() const override;
   const char* tensorimpl_type_name() const override;
+  // A fake that is only weakly referenced, by a converter's memo, must not keep its mode alive.
+  void release_resources() override;
 
  private:
   template <typename Version>
