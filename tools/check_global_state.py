@@ -46,6 +46,8 @@ ALLOWED = [
     ("csrc/torchfake/dispatch/allocating_call.h", "requires_grad", "who owns a block, likewise"),
     ("csrc/torchfake/convert/converter.cpp", "requires_grad", "of the tensor to convert; no call is in progress"),
     ("csrc/torchfake/torchfake.cpp", "requires_grad", "of the tensor to convert; no call is in progress"),
+    ("csrc/torchfake/rules/symbolic_gradients.cpp", "requires_grad", "on autograd's keys, above the cache"),
+    ("csrc/torchfake/rules/symbolic_gradients.cpp", "GradMode::is_enabled", "likewise"),
     ("csrc/torchfake/dispatch/meta_call.cpp", "ATen/autocast_mode.h", "names the dispatch keys of autocast"),
 ]
 

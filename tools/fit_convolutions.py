@@ -157,7 +157,7 @@ def features(c: Columns) -> Columns:
 
 
 def copied(c: Columns, parts: int, pad: int) -> Array:
-    """Copies for one operand, and the weight, in channels-last halves have at least four channels, as an image of three."""
+    """In channels-last halves, copies of one operand and the weight have at least four channels: an image of three."""
     zero, padding = np.zeros_like(c["batch"]), np.full_like(c["batch"], pad)
     if parts in (INPUT | WEIGHT, WEIGHT | OUTPUT):
         padding = np.where((c["item"] == 2) & (c["channels_last"] > 0), max(pad, 4), padding)
