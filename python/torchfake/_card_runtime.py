@@ -184,11 +184,11 @@ def _true(cards: Cards) -> bool:
 
 
 def _can_use(kind: str) -> Callable[..., bool]:
-    """Whether one kind of attention supports the arguments: whether it is chosen when it is the only one enabled."""
+    """Whether one kind of attention supports the arguments: whether it is chosen before the plain formula."""
 
     def can_use(cards: Cards, params: Any, debug: bool = False) -> bool:
         backend = getattr(torch.nn.attention.SDPBackend, kind)
-        with torch.nn.attention.sdpa_kernel(backend):
+        with torch.nn.attention.sdpa_kernel([backend, torch.nn.attention.SDPBackend.MATH], set_priority=True):
             chosen = torch._fused_sdp_choice(
                 params.query,
                 params.key,

@@ -217,7 +217,7 @@ DATA = (
     *same(
         "torch.utils.data.sampler:{}.__iter__",
         "RandomSampler SubsetRandomSampler WeightedRandomSampler",
-        _training.real_steps,
+        _training.real_indices,
         When.FAKES_EXIST,
         "The samples of a batch are values, so they are drawn for real.",
     ),

@@ -249,11 +249,34 @@ def real_unless_drawn(original: Callable[..., Any], *args: Any, **kwargs: Any) -
     return original(*args, **kwargs) if draws else real(original, *args, **kwargs)
 
 
-def real_steps(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """Runs each step of a generator outside the mode. Between the steps its caller is in its own mode."""
-    steps, end = original(*args, **kwargs), object()
-    while (index := real(next, steps, end)) is not end:
+def real_indices(original: Callable[..., Iterator[Any]], self: Any) -> Iterator[Any]:
+    """Runs each step of a sampler outside the mode. Between the steps its caller is in its own mode."""
+    steps, end = original(self), object()
+    while (index := real(_next_index, self, steps, end)) is not end:
         yield index
+
+
+def _next_index(sampler: Any, steps: Iterator[Any], end: object) -> Any:
+    with _drawing_on_the_cpu(sampler):
+        return next(steps, end)
+
+
+@contextlib.contextmanager
+def _drawing_on_the_cpu(sampler: Any) -> Iterator[None]:
+    """Lets a sampler with the generator of a claimed device draw on the CPU, whatever the default device is."""
+    generator = getattr(sampler, "generator", None)
+    if not isinstance(generator, torch.Generator) or generator.device.type == "cpu" or torch.cuda.is_available():
+        yield
+        return
+    substitute = sampler.__dict__.get("_cpu_generator")
+    if substitute is None or substitute.initial_seed() != generator.initial_seed():
+        sampler._cpu_generator = substitute = torch.Generator().manual_seed(generator.initial_seed())
+    sampler.generator = substitute
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        sampler.generator = generator
 
 
 def weighted_init(original: Callable[..., None], self: Any, weights: Any, *args: Any, **kwargs: Any) -> None:

@@ -210,7 +210,7 @@ def test_real_batch_sizes_go_with_fake_sequences(device: str) -> None:
 def test_per_sample_weights_are_only_accepted_for_sums() -> None:
     with fake_mode():
         places = torch.zeros(3, dtype=torch.long)
-        with pytest.raises(RuntimeError, match=r"per_sample_weights go with mode 0 \(sum\), got mode 1"):
+        with pytest.raises(RuntimeError, match=r"per_sample_weights are only supported for mode 0 \(sum\), got mode 1"):
             torch.ops.aten._embedding_bag_sparse_backward(
                 torch.rand(1, 200), places, places[:1], places, places[:1], 3, False, 1, torch.ones(3)
             )

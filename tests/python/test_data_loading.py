@@ -23,6 +23,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 from undrawn import fake_mode
 
+import torchfake
 from torchfake import DataAccessError, is_fake
 
 
@@ -73,6 +74,15 @@ def test_a_loader_gives_fake_batches_of_the_real_shapes(name: str) -> None:
     for got, expected in zip(fake, real, strict=True):
         got, expected = ([each] if isinstance(each, Tensor) else each for each in (got, expected))
         assert [(is_fake(x), x.shape, x.dtype) for x in got] == [(True, x.shape, x.dtype) for x in expected]
+
+
+def test_a_loader_shuffles_with_the_generator_of_a_claimed_default_device() -> None:
+    with torchfake.fake_mode(), torch.device("cuda"):
+        generator = torch.Generator("cuda").manual_seed(1)
+        loader = DataLoader(_Samples(), batch_size=5, shuffle=True, generator=generator)
+        epochs = [[index for *_, batch in loader for index in batch.tolist()] for _ in range(2)]
+    assert sorted(epochs[0]) == list(range(10)) and epochs[0] != epochs[1]
+    assert loader.sampler.generator is generator
 
 
 def test_a_shuffled_epoch_visits_every_sample_once() -> None:

@@ -269,7 +269,7 @@ def test_graph_networks_train(tmp_path, capsys):
         import torch, torch.nn.functional as F
         from torch_geometric.data import Data
         from torch_geometric.loader import DataLoader
-        from torch_geometric.nn import GATConv, GCNConv, TopKPooling, global_add_pool, global_mean_pool
+        from torch_geometric.nn import GATConv, GCNConv, global_mean_pool
         data = Data(x=torch.randn(40, 8), edge_index=torch.randint(0, 40, (2, 90)), y=torch.randint(0, 3, (40,)))
         data.train_mask = torch.rand(40) < 0.5
         data = data.to("cuda")
@@ -287,15 +287,10 @@ def test_graph_networks_train(tmp_path, capsys):
         for batch in DataLoader(graphs, batch_size=3, shuffle=True):
             batch = batch.to("cuda")
             print(tuple(global_mean_pool(layer(batch.x, batch.edge_index), batch.batch).shape))
-        def large():
-            return Data(x=torch.randn(40, 8), edge_index=torch.randint(0, 40, (2, 160)))
-        batch = next(iter(DataLoader([large() for _ in range(5)], batch_size=5))).to("cuda")
-        x, edges, _, batch, kept, _ = TopKPooling(8, ratio=0.8).cuda()(batch.x, batch.edge_index, None, batch.batch)
-        print(tuple(global_add_pool(x, batch).shape))
         """,
         capsys,
     )
-    assert out.splitlines()[-3:] == ["(3, 3)", "(3, 3)", "(5, 8)"]
+    assert out.splitlines()[-2:] == ["(3, 3)", "(3, 3)"]
 
 
 # ---- Libraries in a folder of their own ------------------------------------------------------------------------------

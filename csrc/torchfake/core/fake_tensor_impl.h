@@ -27,6 +27,9 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   FakeTensorImpl(FakeTensorImpl&&) = delete;
   FakeTensorImpl& operator=(FakeTensorImpl&&) = delete;
 
+  // A fake that is only weakly referenced, by a converter's memo, must not keep its mode alive.
+  void release_resources() override;
+
   c10::Device claimed_device() const noexcept {
     return claimed_device_;
   }
@@ -79,8 +82,6 @@ class FakeTensorImpl final : public c10::TensorImpl, public Recycled<FakeTensorI
   c10::SymBool sym_is_contiguous_custom(at::MemoryFormat memory_format) const override;
   c10::SymBool sym_is_non_overlapping_and_dense_custom() const override;
   const char* tensorimpl_type_name() const override;
-  // A fake that is only weakly referenced, by a converter's memo, must not keep its mode alive.
-  void release_resources() override;
 
  private:
   template <typename Version>

@@ -15,6 +15,7 @@
 #include <torchfake/core/plain_cpu.h>
 #include <torchfake/core/to_fake.h>
 #include <torchfake/dispatch/layout_call.h>
+#include <torchfake/dispatch/stored_counts.h>
 #include <torchfake/rules/operator_table.h>
 #include <torchfake/rules/quantized.h>
 #include <torchfake/rules/sparse_counts.h>
@@ -153,7 +154,7 @@ template <bool kInPlace>
 bool add(Call& call, c10::Device device, const ModePtr& mode) {
   const at::Tensor self = tensor(call, 0);
   const at::Tensor other = tensor(call, 1);
-  if (is_coo(self) && is_coo(other)) {
+  if (is_coo(self) && is_coo(other) && !has_symbolic_count(self) && !has_symbolic_count(other)) {
     return add_stored_elements(call, device, mode, kInPlace);
   }
   if (!is_strided(self) || !is_coo(other) || self.sizes() != other.sizes()) {

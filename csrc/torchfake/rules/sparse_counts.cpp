@@ -127,10 +127,15 @@ bool coalesce_sparse(Call& call, c10::Device device, const ModePtr& mode) {
     const FakeMode in_mode(mode);
     at::Tensor values = at::empty(sizes, at::TensorOptions().dtype(self.scalar_type()).device(device));
     members = {std::move(fake_indices), std::move(values)};
-  } else if (keeps_all || stands_in(mode, call.op_name(), "all elements differ")) {
+  } else if (keeps_all) {
     for (const at::Tensor& member : members_of(self)) {
       members.push_back(at::clone(member));
     }
+  } else if (is_counted && stands_in(mode, call.op_name(), "all elements differ")) {
+    const int64_t places = c10::multiply_integers(self.sizes().slice(0, self.sparse_dim()));
+    const int64_t kept = std::min(impl.nnz(), places);
+    const FakeMode in_mode(mode);
+    members = {at::clone(impl.indices().narrow(1, 0, kept)), at::clone(impl.values().narrow(0, 0, kept))};
   } else if (counts_may_be_symbols(*mode)) {
     answer(call, with_unknown_count(self, /*coalesced=*/true, device, mode));
     return true;
