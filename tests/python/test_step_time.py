@@ -454,7 +454,7 @@ def test_the_recording_command_writes_what_a_report_reads(tmp_path: Path) -> Non
     assert curves.error is not None
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert "say with --output where to write it" in refused.stderr
+    assert "choose a file with --output" in refused.stderr
 
 
 @pytest.mark.parametrize(

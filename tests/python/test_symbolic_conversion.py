@@ -86,7 +86,7 @@ def test_bad_input_is_refused_by_name() -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with pytest.raises(ValueError, match="2 dimensions, and the tensor has 3"):
         mode.from_tensor(torch.ones(4, 3, 2), symbolic_context=context(D, D))
-    with pytest.raises(ValueError, match="leave out dynamic"):
+    with pytest.raises(ValueError, match="omit dynamic"):
         mode.from_tensor(torch.ones(4), symbolic_context=context(D), dynamic=[0])
     with pytest.raises(DynamicShapesError, match="symbolic_context"):
         FakeTensorMode().from_tensor(torch.ones(4), symbolic_context=context(D))
