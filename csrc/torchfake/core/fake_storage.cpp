@@ -114,7 +114,10 @@ struct FakeStorageImpl final : c10::StorageImpl, Recycled<FakeStorageImpl> {
     if (counts_ == nullptr) {
       return 0;
     }
-    return observer_ == nullptr ? static_cast<int64_t>(value_) : StorageCounts::rounded(*reported_nbytes());
+    if (observer_ == nullptr) {
+      return static_cast<int64_t>(value_);
+    }
+    return value_ == 0 ? 0 : StorageCounts::rounded(observer_->direct_nbytes(value_));
   }
 
   DeviceCounts* counts_ = nullptr;

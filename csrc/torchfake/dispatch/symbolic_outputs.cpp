@@ -95,14 +95,14 @@ void SymbolicCall::set_geometry(
 }
 
 bool SymbolicCall::fits(size_t index) const {
-  if (index >= geometries.size() || !geometries[index]) {
+  const std::optional<Geometry> geometry = index < geometries.size() ? geometries[index] : std::nullopt;
+  if (!geometry) {
     return false;
   }
   if (index >= outputs.size()) {
     return true;  // a call without hints has no outputs to compare with
   }
   const at::Tensor& output = outputs[index];
-  const std::optional<Geometry>& geometry = geometries[index];
   return hints_of(geometry->sizes) == std::optional(output.sizes().vec()) &&
       hints_of(geometry->strides) == std::optional(output.strides().vec()) &&
       hint_of(geometry->offset) == std::optional(output.storage_offset());

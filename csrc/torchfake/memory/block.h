@@ -43,7 +43,7 @@ struct Block {
     const void* storage;  // of an allocated one: the storage it belongs to, or null
   };
   uint32_t record = 0;  // the ledger's number, if there is a ledger
-  uint32_t event_count : 29 = 0;
+  int16_t event_count = 0;
   bool is_allocated : 1 = false;
   bool is_mapped : 1 = true;  // false for address space of an expandable segment without memory
   bool is_used_elsewhere : 1 = false;  // by other streams, which the allocator knows

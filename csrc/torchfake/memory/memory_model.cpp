@@ -40,6 +40,11 @@ std::optional<size_t> configured_workspace() {
   return numbers.size() < 2 ? std::nullopt : std::optional(total);
 }
 
+Block* block_of(uintptr_t word) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the word of a storage is the address of its block
+  return reinterpret_cast<Block*>(word);
+}
+
 }  // namespace
 
 struct MemoryModel::Device {
@@ -283,14 +288,14 @@ void MemoryModel::on_direct_free(uintptr_t word) noexcept {
   std::shared_ptr<DirectObserver> last;  // released after the lock
   const std::optional<GatheredStack> stack = gathered_stack();
   const std::lock_guard lock(mutex_);
-  give_back(reinterpret_cast<Block*>(word));
+  give_back(block_of(word));
   if (--words_ == 0) {
     last = std::move(self_);
   }
 }
 
 size_t MemoryModel::direct_nbytes(uintptr_t word) const {
-  return reinterpret_cast<const Block*>(word)->requested_size;
+  return block_of(word)->requested_size;
 }
 
 // In PyTorch's order: allocate the new memory, copy, release the old memory.
@@ -343,7 +348,7 @@ void MemoryModel::on_free(const void* id, c10::Device device, size_t nbytes) noe
 
 void MemoryModel::record_stream(const Observation& storage, c10::StreamId stream) {
   const std::lock_guard lock(mutex_);
-  auto* block = reinterpret_cast<Block*>(storage.word);
+  Block* block = block_of(storage.word);
   if (const auto found = blocks_.find(storage.id); found != blocks_.end()) {
     block = found->second;
   }
