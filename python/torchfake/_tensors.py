@@ -417,7 +417,7 @@ def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents:
         return _describe(tensor, "..." if tensor_contents is None else tensor_contents)
     if not _C.in_fake_mode():
         return original(tensor, tensor_contents=tensor_contents)
-    with no_fake_mode():  # a mode may refuse operators on real tensors, and a kernel on the Meta key does not compute
+    with no_fake_mode():  # a mode may refuse operators on real tensors
         return original(tensor, tensor_contents=tensor_contents)
 
 

@@ -26,7 +26,6 @@ from torchfake import (
     cache_info,
     fake_mode,
     is_fake,
-    no_fake_mode,
     to_fake,
 )
 from torchfake.fx import FakeTensorProp
@@ -347,38 +346,6 @@ def defined_in(library: str, schema: str, kernel: Any) -> Any:
     defined.define(schema)
     defined.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")
     return defined
-
-
-def test_a_meta_kernel_can_print_and_compute_with_real_tensors_out_of_the_mode() -> None:
-    real, seen = torch.tensor([1.0, 2.5]), []
-
-    def kernel(x: Tensor) -> Tensor:
-        seen.append(repr(real))
-        with no_fake_mode():
-            seen.append((real + 1).tolist())
-        return x.new_empty(int(seen[-1][0]))
-
-    with torch.library._scoped_library("torchfake_printing", "FRAGMENT") as library:
-        library.define("op(Tensor x) -> Tensor")
-        library.impl("op", kernel, "Meta")
-        for mode in (fake_mode(), FakeTensorMode()):
-            with mode:
-                assert torch.ops.torchfake_printing.op(torch.ones(3)).shape == (2,)
-    assert seen == ["tensor([1.0000, 2.5000])", [2.0, 3.5]] * 2
-
-
-def test_a_kernel_whose_result_cannot_be_taken_leaves_the_thread_as_it_was() -> None:
-    def keys() -> list[str]:
-        return [str(torch._C._dispatch_tls_local_include_set()), str(torch._C._dispatch_tls_local_exclude_set())]
-
-    real = torch.ones(2)
-    with torch.library._scoped_library("torchfake_wrong", "FRAGMENT") as library:
-        library.define("op(Tensor x) -> Tensor")
-        library.impl("op", lambda x: (real,), "Meta")
-        before = keys()
-        with fake_mode(), pytest.raises(RuntimeError, match="Unable to cast"):  # shows the result
-            torch.ops.torchfake_wrong.op(torch.ones(3))
-    assert keys() == before
 
 
 def test_an_operator_defined_again_with_another_schema_is_the_new_one() -> None:

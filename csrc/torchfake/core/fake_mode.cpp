@@ -5,7 +5,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
-#include <torchfake/core/call_context.h>
 #include <torchfake/core/compat.h>
 
 #include <atomic>
@@ -23,7 +22,6 @@ struct ModeInfo final : c10::DebugInfoBase {
   std::function<void()> restore;  // of the outermost mode: see restore_when_left
   bool was_included = false;  // previous state of the Fake key
   bool was_multithreaded = false;  // previous state of multithreaded autograd
-  std::optional<c10::impl::ForceDispatchKeyGuard> outside_kernel;  // of NoFakeMode inside a kernel
 };
 
 namespace {
@@ -229,17 +227,9 @@ FakeMode::~FakeMode() {
   mode_left();
 }
 
-NoFakeMode::NoFakeMode() : info_(enter(ModePtr(), nullptr)) {
-  // The keys of a kernel send operators on real tensors to the Meta backend, too: see Note [Two guards for a kernel].
-  if (InKernel::active()) {
-    c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-    keys.included_ = keys.included_.remove(c10::DispatchKey::Dense).remove_backend(c10::BackendComponent::MetaBit);
-    info_->outside_kernel.emplace(keys);
-  }
-}
+NoFakeMode::NoFakeMode() : info_(enter(ModePtr(), nullptr)) {}
 
 NoFakeMode::~NoFakeMode() {
-  info_->outside_kernel.reset();
   leave(*info_);
 }
 
