@@ -2,11 +2,12 @@
 
     python tools/record_memory.py --out FOLDER --seconds 380          # all, in a process each, several at a time
     python tools/record_memory.py --out FOLDER --seconds 60 NAME...   # some of them
+    python tools/record_memory.py --out FOLDER --seconds 240 --fresh  # tests/memory/fresh*.py alone
 
 A workload runs twice, in two processes: once unchanged, for its figures (figures.json.gz, for tests/memory/recorded);
 once under a dispatch mode that records which operator allocated and freed which blocks (labelled.json.gz). Grids of
 single calls run only under the mode, as far as the time goes (convolutions.jsonl.gz and others; see single_calls.py).
-What is done is written every 90 seconds.
+What is done is written every 45 seconds.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "memory"))
 sys.path.insert(0, str(Path(__file__).parent))
+from fresh import FRESH, FRESH_LIMITED, load
 from held_out import HELD_OUT, LIMITED
 from later import LATER, LATER_LIMITED
 from operator_grid import GROUPS
 from single_calls import SECTIONS, Labels, record_section
 from workloads import WORKLOADS
 
-PROGRAMS = WORKLOADS | HELD_OUT | LATER
-LIMITS = {f"{name}_recorded": case for name, case in LIMITED.items()} | LATER_LIMITED
+load()
+PROGRAMS = WORKLOADS | HELD_OUT | LATER | FRESH
+LIMITS = {f"{name}_recorded": case for name, case in LIMITED.items()} | LATER_LIMITED | FRESH_LIMITED
 
 
 def figures() -> list[int]:
@@ -230,6 +233,13 @@ def starting_context() -> multiprocessing.context.BaseContext:
     return multiprocessing.get_context("spawn")
 
 
+def fresh_jobs() -> list[tuple[str, float]]:
+    names = [f"plain:{name}" for name in FRESH]
+    names += [f"fits:{name}:{batch}" for name, case in FRESH_LIMITED.items() for batch in case[2]]
+    names += [f"labelled:{name}" for name in FRESH]
+    return [(name, 60.0) for name in names]
+
+
 def jobs() -> list[tuple[str, float]]:
     """Names with the seconds that each may take, the most important first."""
     names = [(f"plain:{name}", 60.0) for name in LATER]
@@ -263,12 +273,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=380.0, help="for everything, including writing")
     parser.add_argument("--workers", type=int, default=18)
+    parser.add_argument("--fresh", action="store_true", help="only the programs of tests/memory/fresh*.py")
     parser.add_argument("names", nargs="*", help="kind:name, such as plain:vgg_sgd or calls:recurrent:0/2")
     options = parser.parse_args()
     began = time.time()
     deadline = began + options.seconds - min(20.0, options.seconds / 4)
+    options.out.mkdir(parents=True, exist_ok=True)
     parts = Path(tempfile.mkdtemp(prefix="record_memory"))
-    pending = [(name, options.seconds) for name in options.names] or jobs()
+    pending = [(name, options.seconds) for name in options.names] or (fresh_jobs() if options.fresh else jobs())
     total, finished, last_merge = len(pending), 0, began
     running: dict[str, tuple[multiprocessing.process.BaseProcess, float]] = {}
     context = starting_context()
@@ -289,7 +301,7 @@ def main() -> None:
                     print("exit code", process.exitcode, name, flush=True)
                 del running[name]
                 finished += 1
-        if time.time() - last_merge > 90:
+        if time.time() - last_merge > 45:
             merge(parts, options.out)
             last_merge = time.time()
             print(f"{last_merge - began:.0f} s: {finished} of {total} finished", *running, flush=True)
