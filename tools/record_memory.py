@@ -2,7 +2,7 @@
 
     python tools/record_memory.py --out FOLDER --seconds 380          # all, in a process each, several at a time
     python tools/record_memory.py --out FOLDER --seconds 60 NAME...   # some of them
-    python tools/record_memory.py --out FOLDER --seconds 240 --fresh  # tests/memory/fresh*.py alone
+    python tools/record_memory.py --out FOLDER --seconds 240 --fresh  # fresh*.py, last.py and published.py
 
 A workload runs twice, in two processes: once unchanged, for its figures (figures.json.gz, for tests/memory/recorded);
 once under a dispatch mode that records which operator allocated and freed which blocks (labelled.json.gz). Grids of
@@ -30,13 +30,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "memory"))
 sys.path.insert(0, str(Path(__file__).parent))
 from fresh import FRESH, FRESH_LIMITED, load
 from held_out import HELD_OUT, LIMITED
+from last import LAST
 from later import LATER, LATER_LIMITED
 from operator_grid import GROUPS
+from published import PUBLISHED
 from single_calls import SECTIONS, Labels, record_section
 from workloads import WORKLOADS
 
 load()
-PROGRAMS = WORKLOADS | HELD_OUT | LATER | FRESH
+PROGRAMS = WORKLOADS | HELD_OUT | LATER | FRESH | LAST | PUBLISHED
 LIMITS = {f"{name}_recorded": case for name, case in LIMITED.items()} | LATER_LIMITED | FRESH_LIMITED
 
 
@@ -236,7 +238,8 @@ def starting_context() -> multiprocessing.context.BaseContext:
 def fresh_jobs() -> list[tuple[str, float]]:
     names = [f"plain:{name}" for name in FRESH]
     names += [f"fits:{name}:{batch}" for name, case in FRESH_LIMITED.items() for batch in case[2]]
-    names += [f"labelled:{name}" for name in FRESH]
+    names += [f"plain:{name}" for name in LAST | PUBLISHED]
+    names += [f"labelled:{name}" for name in FRESH | LAST | PUBLISHED]
     return [(name, 60.0) for name in names]
 
 
@@ -273,7 +276,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=380.0, help="for everything, including writing")
     parser.add_argument("--workers", type=int, default=18)
-    parser.add_argument("--fresh", action="store_true", help="only the programs of tests/memory/fresh*.py")
+    parser.add_argument("--fresh", action="store_true", help="only fresh*.py, last.py and published.py")
     parser.add_argument("names", nargs="*", help="kind:name, such as plain:vgg_sgd or calls:recurrent:0/2")
     options = parser.parse_args()
     began = time.time()
