@@ -2,7 +2,7 @@
 
     python tools/record_memory.py --out FOLDER --seconds 380          # all, in a process each, several at a time
     python tools/record_memory.py --out FOLDER --seconds 60 NAME...   # some of them
-    python tools/record_memory.py --out FOLDER --seconds 240 --fresh  # fresh*.py, last.py and published.py
+    python tools/record_memory.py --out FOLDER --seconds 420 --fresh  # fresh*.py, last.py, published.py, layers
 
 A workload runs twice, in two processes: once unchanged, for its figures (figures.json.gz, for tests/memory/recorded);
 once under a dispatch mode that records which operator allocated and freed which blocks (labelled.json.gz). Grids of
@@ -240,7 +240,8 @@ def fresh_jobs() -> list[tuple[str, float]]:
     names += [f"fits:{name}:{batch}" for name, case in FRESH_LIMITED.items() for batch in case[2]]
     names += [f"plain:{name}" for name in LAST | PUBLISHED]
     names += [f"labelled:{name}" for name in FRESH | LAST | PUBLISHED]
-    return [(name, 60.0) for name in names]
+    _, shards, seconds = SECTIONS["layers"]
+    return [(name, 60.0) for name in names] + [(f"calls:layers:{i}/{shards}", seconds) for i in range(shards)]
 
 
 def jobs() -> list[tuple[str, float]]:
@@ -276,7 +277,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=380.0, help="for everything, including writing")
     parser.add_argument("--workers", type=int, default=18)
-    parser.add_argument("--fresh", action="store_true", help="only fresh*.py, last.py and published.py")
+    parser.add_argument("--fresh", action="store_true", help="only fresh*.py, last.py, published.py and layers")
     parser.add_argument("names", nargs="*", help="kind:name, such as plain:vgg_sgd or calls:recurrent:0/2")
     options = parser.parse_args()
     began = time.time()

@@ -32,6 +32,7 @@ Calls = Iterator[tuple[object, Callable[[], object]]]
 #: By name: the calls, the number of processes, and the seconds of each.
 SECTIONS: dict[str, tuple[Callable[[], Calls], int, float]] = {
     "convolutions": (convolution_grid.calls, 6, 340.0),
+    "layers": (convolution_grid.layer_calls, 8, 340.0),
     "recurrent": (recurrent_grid.calls, 2, 260.0),
     "attention": (attention_grid.calls, 1, 200.0),
     "operators": (more_operators.calls, 3, 150.0),

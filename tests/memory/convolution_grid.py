@@ -177,6 +177,60 @@ def drawn(random_of: random.Random) -> Iterator[Convolution]:
         )
 
 
+def layers(seed: int = 171) -> Iterator[Convolution]:
+    """Layers as programs have them: padding that keeps the size, few strides, batches and images of many sizes."""
+    random_of = random.Random(seed)
+    pick = random_of.choice
+    widths = {
+        1: (1, 16, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768),
+        2: (3, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 240, 256, 288, 320, 384, 480, 512,
+            576, 640, 672, 768, 1024, 1152, 1536, 2048),
+        3: (1, 2, 3, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+    }  # fmt: skip
+    sizes = {
+        1: (50, 100, 150, 200, 400, 750, 999, 1500, 3000, 4000, 8000, 16_000, 48_000),
+        2: (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 22, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72, 80, 88, 96, 105, 112, 120,
+            128, 144, 160, 176, 192, 224, 256, 320, 384),
+        3: (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96),
+    }  # fmt: skip
+    while True:
+        dims = pick((1, 2, 2, 2, 2, 2, 2, 3))
+        form = random_of.random()
+        channels, out, groups, transposed = pick(widths[dims]), pick(widths[dims]), 1, False
+        stride, dilation = pick((1, 1, 1, 2)), 1
+        kernel = pick((1, 1, 3, 3, 3, 3, 5, 7, 9)) if dims < 3 else pick((1, 3, 3, 3, 5))
+        padding = kernel // 2
+        if form < 0.15:
+            out = groups = channels
+        elif form < 0.22:
+            groups = pick((2, 4, 8, 16, 32))
+        elif form < 0.32 and kernel > 1:
+            dilation, stride = pick((2, 3, 4, 6, 8, 12, 18)), 1
+            padding = dilation * (kernel // 2)
+        elif form < 0.40:
+            transposed, kernel, stride, padding = True, *pick(((4, 2, 1), (2, 2, 0), (4, 2, 1), (4, 4, 0), (3, 2, 1)))
+        elif form < 0.46:
+            kernel = stride = pick((2, 4, 8, 14, 16))
+            padding = 0
+        elif form < 0.52:
+            kernel, stride, padding = pick(((4, 2, 1), (5, 2, 2), (7, 2, 3), (3, 2, 1)))
+        elif form < 0.56:
+            channels = pick((1, 3, 4))
+        elif form < 0.60:
+            out = pick((1, 3, 4, 10, 21, 36, 50))
+        batch = pick((1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256))
+        yield Convolution(
+            dims, batch, channels, out, pick(sizes[dims]), kernel, stride, padding, dilation, groups, transposed,
+            *pick((*SETTINGS[:6], *SETTINGS[:2], SETTINGS[6])),
+        )  # fmt: skip
+
+
+def layer_calls() -> Iterator[tuple[object, Callable[[], object]]]:
+    for case in itertools.islice(layers(), 1_000_000):
+        if case.is_usable():
+            yield list(case), lambda case=case: run(case)
+
+
 def cases(count: int = 30_000) -> Iterator[Convolution]:
     """Layers of networks, systematic and drawn ones by turns."""
     random_of = random.Random(17)

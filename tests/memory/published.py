@@ -99,8 +99,9 @@ def hf_qwen_inference(t: ModuleType, phase: Phase) -> None:
 @published
 def hf_whisper(t: ModuleType, phase: Phase) -> None:
     config = t.WhisperConfig(vocab_size=8000, d_model=256, encoder_layers=3, decoder_layers=3,
-                             encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=1024, decoder_ffn_dim=1024,
-                             pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)  # fmt: skip
+                             encoder_attention_heads=4, decoder_attention_heads=4,
+                             encoder_ffn_dim=1024, decoder_ffn_dim=1024, pad_token_id=0,
+                             bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)  # fmt: skip
     net = t.WhisperForConditionalGeneration(config).cuda()
 
     def loss_of(m):
