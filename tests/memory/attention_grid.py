@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from distinct import distinct
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -30,6 +31,9 @@ class Attention(NamedTuple):
     heads_inside: bool  # heads lie inside rows in memory, as projections leave them
     gradients: str  # which of q, k, v get one
     dtype: str
+
+    def is_usable(self) -> bool:
+        return self.batch * self.heads * self.rows * self.columns <= MOST_SCORES
 
 
 def run(case: Attention) -> None:
@@ -100,16 +104,9 @@ def drawn(random_of: random.Random) -> Iterator[Attention]:
 
 def cases(count: int = 6_000) -> Iterator[Attention]:
     random_of = random.Random(17)
-    seen: set[Attention] = set()
     first = list(as_in_t5())
     random_of.shuffle(first)
-    for source in (first, drawn(random_of)):
-        for case in source:
-            if case.batch * case.heads * case.rows * case.columns <= MOST_SCORES and case not in seen:
-                seen.add(case)
-                yield case
-            if len(seen) == count:
-                return
+    return distinct(count, Attention.is_usable, first, drawn(random_of))
 
 
 def calls() -> Iterator[tuple[object, Callable[[], object]]]:

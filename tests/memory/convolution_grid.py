@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from distinct import distinct
 
 MOST_ELEMENTS = 1 << 26
 MOST_PRODUCTS = 1 << 36
@@ -226,25 +227,18 @@ def layers(seed: int = 171) -> Iterator[Convolution]:
 
 
 def layer_calls() -> Iterator[tuple[object, Callable[[], object]]]:
-    for case in itertools.islice(layers(), 1_000_000):
-        if case.is_usable():
-            yield list(case), lambda case=case: run(case)
+    for case in distinct(100_000, Convolution.is_usable, layers()):
+        yield list(case), lambda case=case: run(case)
 
 
 def cases(count: int = 30_000) -> Iterator[Convolution]:
     """Layers of networks, systematic and drawn ones by turns."""
     random_of = random.Random(17)
-    seen: set[Convolution] = set()
     first, second = list(of_networks()), list(systematic())
     random_of.shuffle(first)
     random_of.shuffle(second)
     by_turns = itertools.chain.from_iterable(zip(first, second, drawn(random_of), strict=False))
-    for case in itertools.chain(by_turns, second[len(first) :], drawn(random_of)):
-        if case.is_usable() and case not in seen:
-            seen.add(case)
-            yield case
-        if len(seen) == count:
-            return
+    return distinct(count, Convolution.is_usable, by_turns, second[len(first) :], drawn(random_of))
 
 
 def calls() -> Iterator[tuple[object, Callable[[], object]]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from distinct import distinct
 from torch.nn.utils import rnn
 
 MOST_ELEMENTS = 1 << 26
@@ -109,16 +110,9 @@ def drawn(random_of: random.Random) -> Iterator[Recurrent]:
 
 def cases(count: int = 8_000) -> Iterator[Recurrent]:
     random_of = random.Random(17)
-    seen: set[Recurrent] = set()
     first = list(one_at_a_time())
     random_of.shuffle(first)
-    for source in (first, drawn(random_of)):
-        for case in source:
-            if case.is_usable() and case not in seen:
-                seen.add(case)
-                yield case
-            if len(seen) == count:
-                return
+    return distinct(count, Recurrent.is_usable, first, drawn(random_of))
 
 
 def calls() -> Iterator[tuple[object, Callable[[], object]]]:
