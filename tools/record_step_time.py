@@ -4,7 +4,7 @@
 
 The parts, each in a process of its own that is replaced when it breaks or hangs; all append to their file at once:
 
-    host.jsonl              seconds that Python and PyTorch take on the host: small operators, backward, modules, optimizers
+    host.jsonl              seconds that small operators, modules and optimizers take on the host (step_time_host.py)
     operators.jsonl         single calls (step_time_cases.py): seconds on the card and on the host, forward and backward
     programs.jsonl          steps of the programs in tests/memory: seconds of a step, and until everything was enqueued
     program_kernels.jsonl   every kernel of a step, with its operator
@@ -16,7 +16,6 @@ The parts, each in a process of its own that is replaced when it breaks or hangs
 from __future__ import annotations
 
 import argparse
-import bisect
 import json
 import os
 import platform
@@ -32,12 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
 import step_time_programs as programs
-from step_time_cases import OPTIMIZERS, all_cases, build
+from step_time_cases import all_cases, build
+from step_time_host import host_cases, make_indices
+from step_time_kernels import by_case, described, events_of, profiled, profiler
 
 _LARGEST = 15 << 20  # bytes of a file
 _QUIET = 45.0  # seconds without a sign of life, after which a part is replaced
@@ -153,139 +152,12 @@ def directions(case: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
 # ---- The host --------------------------------------------------------------------------------------------------------
 
 
-def _host_cases() -> dict[str, Callable[[], tuple[Callable[[], Any], int]]]:
-    """By name: a function that makes a call, and how many units of work (operators, parameters) the call has."""
-
-    def small(grad: bool = False) -> torch.Tensor:
-        return torch.ones(16, 16, device="cuda", requires_grad=grad)
-
-    operators: dict[str, Callable[[torch.Tensor], Any]] = {
-        "add": lambda x: x + x, "mul_scalar": lambda x: x * 2.0, "relu": torch.relu, "gelu": F.gelu, "exp": torch.exp,
-        "matmul": lambda x: x @ x, "linear": lambda x: F.linear(x, x, x[0]), "linear_no_bias": lambda x: F.linear(x, x),
-        "bmm": lambda x: torch.bmm(x[None], x[None]), "view": lambda x: x.view(-1), "transpose": lambda x: x.transpose(0, 1),
-        "select": lambda x: x[0], "slice": lambda x: x[:, :4], "unsqueeze": lambda x: x[None], "permute": lambda x: x.permute(1, 0),
-        "expand": lambda x: x[:1].expand(16, 16), "reshape_copy": lambda x: x.t().reshape(-1), "contiguous_copy": lambda x: x.t().contiguous(),
-        "sum": torch.sum, "mean": torch.mean, "row_sum": lambda x: x.sum(1), "softmax": lambda x: x.softmax(-1),
-        "log_softmax": lambda x: x.log_softmax(-1), "layer_norm": lambda x: F.layer_norm(x, (16,), x[0], x[0]),
-        "batch_norm": lambda x: F.batch_norm(x, None, None, x[0], x[0], True), "dropout": lambda x: F.dropout(x, 0.1),
-        "cat": lambda x: torch.cat((x, x)), "stack": lambda x: torch.stack((x, x)), "chunk": lambda x: x.chunk(2),
-        "embedding": lambda x: F.embedding(_ROWS["rows"], x), "index": lambda x: x[_ROWS["rows"]],
-        "gather": lambda x: x.gather(0, _ROWS["square"]), "scatter": lambda x: x.scatter(0, _ROWS["square"], x.detach()),
-        "cross_entropy": lambda x: F.cross_entropy(x, _ROWS["rows"]), "mse": lambda x: F.mse_loss(x, x.detach()),
-        "cast": lambda x: x.to(torch.bfloat16), "pow": lambda x: x.pow(2), "where": lambda x: torch.where(_ROWS["mask"], x, 0.0),
-        "masked_fill": lambda x: x.masked_fill(_ROWS["mask"], 0.0), "sort": lambda x: x.sort(1), "topk": lambda x: x.topk(4),
-        "cumsum": lambda x: x.cumsum(1), "conv2d": lambda x: F.conv2d(x.view(1, 4, 8, 8), x.view(-1)[:144].view(4, 4, 3, 3)),
-        "max_pool": lambda x: F.max_pool2d(x[None], 2), "interpolate": lambda x: F.interpolate(x[None, None], scale_factor=2.0),
-        "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]),
-        "attention_bf16": lambda x: F.scaled_dot_product_attention(*3 * (x.to(torch.bfloat16)[None, None],)),
-        "einsum": lambda x: torch.einsum("ij,jk->ik", x, x), "group_norm": lambda x: F.group_norm(x[None], 4),
-    }  # fmt: skip
-    plain: dict[str, Callable[[], Any]] = {
-        "empty": lambda: torch.empty(16, device="cuda"), "zeros": lambda: torch.zeros(16, device="cuda"),
-        "randn": lambda: torch.randn(16, device="cuda"), "arange": lambda: torch.arange(16, device="cuda"),
-        "randint": lambda: torch.randint(0, 4, (16,), device="cuda"), "item": lambda: _ROWS["rows"][0].item(),
-        "scalar_tensor": lambda: torch.tensor(1.0, device="cuda"), "synchronize": torch.cuda.synchronize,
-        "no_grad": lambda: _enter(torch.no_grad), "autocast": lambda: _enter(lambda: torch.autocast("cuda", torch.bfloat16)),
-        "python_loop": lambda: sum(i * i for i in range(1000)),
-        "add_in_place": lambda: _ROWS["float"].add_(1), "add_out": lambda: torch.add(_ROWS["float"], 1, out=_ROWS["float"]),
-    }  # fmt: skip
-    found: dict[str, Callable[[], tuple[Callable[[], Any], int]]] = {}
-    for name, call in plain.items():
-        found[f"plain:{name}"] = lambda call=call: (call, 1)
-    for name, operator in operators.items():
-
-        def without(operator: Any = operator) -> tuple[Callable[[], Any], int]:
-            x = small()
-            return lambda: operator(x), 1
-
-        def recording(operator: Any = operator) -> tuple[Callable[[], Any], int]:
-            x = small(True)
-            return lambda: operator(x), 1
-
-        def backward(operator: Any = operator) -> tuple[Callable[[], Any], int]:
-            x = small(True)
-            y = operator(x)
-            y = y[0] if isinstance(y, (tuple, list)) else y
-            gradient = torch.ones_like(y)
-            return lambda: torch.autograd.grad(y, x, gradient, retain_graph=True), 1
-
-        def backward_many(operator: Any = operator) -> tuple[Callable[[], Any], int]:
-            x = small(True)
-            ys = [operator(x) for _ in range(20)]
-            ys = [y[0] if isinstance(y, (tuple, list)) else y for y in ys]
-            gradients = [torch.ones_like(y) for y in ys]
-            return lambda: torch.autograd.grad(ys, x, gradients, retain_graph=True), 20
-
-        found |= {f"forward:{name}": without, f"recording:{name}": recording}
-        found |= {f"backward:{name}": backward, f"backward_many:{name}": backward_many}
-    modules: dict[str, Callable[[], nn.Module]] = {
-        "identity": nn.Identity, "linear": lambda: nn.Linear(16, 16), "relu": nn.ReLU, "layer_norm": lambda: nn.LayerNorm(16),
-        "dropout": nn.Dropout, "batch_norm": lambda: nn.BatchNorm1d(16), "sequential": lambda: nn.Sequential(*(nn.Identity() for _ in range(10))),
-        "embedding": lambda: nn.Embedding(16, 16), "attention": lambda: nn.MultiheadAttention(16, 2),
-        "encoder_layer": lambda: nn.TransformerEncoderLayer(16, 2, 32), "lstm": lambda: nn.LSTM(16, 16), "gru": lambda: nn.GRU(16, 16, 2),
-        "lstm_cell": lambda: nn.LSTMCell(16, 16), "gru_cell": lambda: nn.GRUCell(16, 16),
-    }  # fmt: skip
-    for name, make in modules.items():
-        for autocast in (False, True):
-
-            def called(name: str = name, make: Any = make, autocast: bool = autocast) -> tuple[Callable[[], Any], int]:
-                module = make().cuda()
-                x = _ROWS["rows"] if name == "embedding" else small()
-                if name in ("lstm", "gru", "attention", "encoder_layer"):
-                    x = x[None]
-                arguments = 3 * (x,) if name == "attention" else (x,)
-
-                def run() -> Any:
-                    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-                        return module(*arguments)
-
-                return run, 1
-
-            found[f"module{'_autocast' if autocast else ''}:{name}"] = called
-    for name in OPTIMIZERS:
-        for count in (1, 10, 100):
-
-            def stepping(name: str = name, count: int = count) -> tuple[Callable[[], Any], int]:
-                parameters = [small(True) for _ in range(count)]
-                for parameter in parameters:
-                    parameter.grad = torch.ones_like(parameter)
-                return OPTIMIZERS[name](parameters).step, count
-
-            found[f"optimizer:{name}:{count}"] = stepping
-    for count in (1, 10, 100):
-
-        def clipping(count: int = count) -> tuple[Callable[[], Any], int]:
-            parameters = [small(True) for _ in range(count)]
-            for parameter in parameters:
-                parameter.grad = torch.ones_like(parameter)
-            return lambda: nn.utils.clip_grad_norm_(parameters, 1.0), count
-
-        def accumulating(count: int = count) -> tuple[Callable[[], Any], int]:
-            parameters = [small(True) for _ in range(count)]
-            loss = sum((p.sum() for p in parameters), start=torch.zeros((), device="cuda"))
-            return lambda: loss.backward(retain_graph=True), count
-
-        found |= {f"clip:{count}": clipping, f"accumulate:{count}": accumulating}
-    return found
-
-
-_ROWS: dict[str, torch.Tensor] = {}
-
-
-def _enter(make: Callable[[], Any]) -> None:
-    with make():
-        pass
-
-
 def record_host(folders: Folders, until: float, quick: bool) -> None:
     writer = Writer(folders, "host")
     if writer.begin("machine"):
         guarded(writer, "machine", {"name": "machine"}, _machine)
-    _ROWS["rows"] = torch.arange(16, device="cuda")
-    _ROWS["square"] = torch.zeros(16, 16, device="cuda", dtype=torch.int64)
-    _ROWS["mask"] = torch.zeros(16, 16, device="cuda", dtype=torch.bool)
-    _ROWS["float"] = torch.ones(16, device="cuda")
-    for name, make in list(_host_cases().items())[:: 9 if quick else 1]:
+    make_indices()
+    for name, make in list(host_cases().items())[:: 9 if quick else 1]:
         if time.time() > until:
             return
         if writer.begin(name):
@@ -418,70 +290,6 @@ def record_programs(folders: Folders, until: float, quick: bool) -> None:
 # ---- Kernels ---------------------------------------------------------------------------------------------------------
 
 
-class Kernels:
-    """Every kernel of a profiled call: names and operators in a table, then [index, begin, duration] in microseconds."""
-
-    def __init__(self, events: list[Any]) -> None:
-        operators = {
-            e.correlation_id(): e
-            for e in events
-            if e.linked_correlation_id() == 0 and "CPU" in str(e.device_type()) and not e.name().startswith("cu")
-        }
-        self.launches = sorted(
-            (e for e in events if "CUDA" in str(e.device_type()) and not e.is_user_annotation()),
-            key=lambda e: e.start_ns(),
-        )
-        self.calls: dict[str, int] = {}
-        for e in events:
-            name = e.name()
-            if name.startswith(("cuda", "cuLaunch")) and "CPU" in str(e.device_type()):
-                self.calls[name] = self.calls.get(name, 0) + 1
-        self._operators = operators
-        self._table: dict[str, int] = {}
-
-    def key_of(self, kernel: Any) -> int:
-        operator = self._operators.get(kernel.linked_correlation_id())
-        described: list[Any] = [kernel.name()[:70]]
-        if operator is not None:
-            described += [operator.name(), operator.shapes(), operator.dtypes()]
-        text = json.dumps(described, separators=(",", ":"), default=str)
-        return self._table.setdefault(text, len(self._table))
-
-    @property
-    def table(self) -> list[Any]:
-        return [json.loads(text) for text in self._table]
-
-
-def profiled(run: Callable[[], Any]) -> list[Any]:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
-        run()
-        _synchronize()
-    assert profile.profiler is not None and profile.profiler.kineto_results is not None
-    return list(profile.profiler.kineto_results.events())
-
-
-def _described(events: list[Any], is_full: bool) -> dict[str, Any]:
-    kernels = Kernels(events)
-    start = kernels.launches[0].start_ns() if kernels.launches else 0
-    rows = [
-        [kernels.key_of(e), round((e.start_ns() - start) / 1e3, 1), round(e.duration_ns() / 1e3, 2)]
-        for e in kernels.launches
-    ]
-    busy = sum(row[2] for row in rows)
-    found = {"busy": busy / 1e6, "kernels": len(rows), "runtime": kernels.calls, "events": len(events)}
-    if is_full:
-        sums: dict[int, list[float]] = {}
-        for key, _, duration in rows:
-            each = sums.setdefault(key, [0, 0.0])
-            each[0] += 1
-            each[1] += duration
-        return found | {"table": kernels.table, "sums": [[key, n, round(us, 2)] for key, (n, us) in sums.items()]}
-    return found | {"table": kernels.table, "rows": rows}
-
-
 def record_program_kernels(folders: Folders, until: float, quick: bool) -> None:
     writer = Writer(folders, "program_kernels")
     began = time.time()
@@ -499,15 +307,12 @@ def record_program_kernels(folders: Folders, until: float, quick: bool) -> None:
                     for _ in range(3):
                         step()
                     _synchronize()
-                    found.update(_described(profiled(step), writer.size > _LARGEST * 0.7))
+                    found.update(described(profiled(step), writer.size > _LARGEST * 0.7))
 
                 programs.drive(name, of_step, lambda: None)
                 return {"unit": "step"} | found
             programs.drive(name, lambda step: None, lambda: None)
-            activities = [torch.profiler.ProfilerActivity.CPU]
-            if torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
-                activities.append(torch.profiler.ProfilerActivity.CUDA)
-            profile = torch.profiler.profile(activities=activities, record_shapes=True)
+            profile = profiler()
 
             def begin() -> None:
                 _synchronize()
@@ -516,9 +321,7 @@ def record_program_kernels(folders: Folders, until: float, quick: bool) -> None:
             programs.drive(name, lambda step: None, begin)
             _synchronize()
             profile.stop()
-            assert profile.profiler is not None and profile.profiler.kineto_results is not None
-            events = list(profile.profiler.kineto_results.events())
-            return {"unit": "whole"} | _described(events, writer.size > _LARGEST * 0.7)
+            return {"unit": "whole"} | described(events_of(profile), writer.size > _LARGEST * 0.7)
 
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.manual_seed(0)
@@ -556,30 +359,9 @@ def record_operator_kernels(folders: Folders, until: float, quick: bool) -> None
                         call()
                     _synchronize()
 
-        guarded(writer, "", {"part": start}, lambda run=run: {"cases": _by_case(profiled(run))})
+        guarded(writer, "", {"part": start}, lambda run=run: {"cases": by_case(profiled(run))})
         calls.clear()
         programs.released()
-
-
-def _by_case(events: list[Any]) -> list[Any]:
-    """[case, [[kernel, operator, shapes, dtypes, launches, microseconds of all]]], by when kernels ran."""
-    marks = sorted(
-        ((e.start_ns(), e.name()) for e in events if e.name().startswith("case:") and "CPU" in str(e.device_type()))
-    )
-    begins = [begin for begin, _ in marks]
-    kernels = Kernels(events)
-    found: dict[str, dict[int, list[float]]] = {name: {} for _, name in marks}
-    for e in kernels.launches:
-        at = bisect.bisect_right(begins, e.start_ns()) - 1
-        if at >= 0:
-            each = found[marks[at][1]].setdefault(kernels.key_of(e), [0, 0.0])
-            each[0] += 1
-            each[1] += e.duration_ns() / 1e3
-    table = kernels.table
-    return [
-        [name, [[*table[key], count, round(us, 2)] for key, (count, us) in sums.items()]]
-        for name, sums in found.items()
-    ]
 
 
 # ---- Parts -----------------------------------------------------------------------------------------------------------

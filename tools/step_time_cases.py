@@ -164,26 +164,59 @@ def _attention(c: Case) -> Call:
 # ---- Memory-bound operators ------------------------------------------------------------------------------------------
 
 _UNARY: dict[str, Callable[[torch.Tensor], Any]] = {
-    "relu": F.relu, "gelu": F.gelu, "silu": F.silu, "tanh": torch.tanh, "exp": torch.exp, "sin": torch.sin,
-    "hardswish": F.hardswish, "leaky_relu": F.leaky_relu, "softplus": F.softplus, "square": torch.square,
-    "rsqrt": lambda x: torch.rsqrt(x * x + 1), "scaled": lambda x: x * 0.5, "plus": lambda x: x + 1,
-    "dropout": lambda x: F.dropout(x, 0.1), "cast": lambda x: x.to(torch.bfloat16 if x.dtype == torch.float32 else torch.float32),
-    "transposed_copy": lambda x: x.transpose(0, 1).contiguous(), "clone": torch.clone, "neg": torch.neg,
-    "add": lambda x: x + x.detach(), "mul": lambda x: x * x.detach(), "row": lambda x: x + x.detach()[0],
-    "column": lambda x: x * x.detach()[:, :1], "where": lambda x: torch.where(x.detach() > 0, x, 0.0),
-    "masked_fill": lambda x: x.masked_fill(x.detach() > 0, 0.0), "lerp": lambda x: torch.lerp(x, x.detach(), 0.1),
-    "addcmul": lambda x: torch.addcmul(x, x.detach(), x.detach()), "cat": lambda x: torch.cat((x, x), 1),
-    "stack": lambda x: torch.stack((x, x)), "halves": lambda x: x[:, : x.size(1) // 2] * 2,
-    "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(3, 1), "pad": lambda x: F.pad(x, (1, 1)),
-    "sum": lambda x: x.sum(), "mean": lambda x: x.mean(), "row_sum": lambda x: x.sum(1), "column_sum": lambda x: x.sum(0),
-    "row_max": lambda x: x.max(1).values, "amax": lambda x: x.amax(1), "norm": lambda x: x.norm(), "var": lambda x: x.var(1),
-    "logsumexp": lambda x: x.logsumexp(1), "argmax": lambda x: x.detach().argmax(1), "any": lambda x: (x.detach() > 0).any(),
-    "softmax": lambda x: x.softmax(1), "log_softmax": lambda x: x.log_softmax(1), "cumsum": lambda x: x.cumsum(1),
-    "sort": lambda x: x.sort(1).values, "topk": lambda x: x.topk(min(50, x.size(1)), 1).values,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "sin": torch.sin,
+    "hardswish": F.hardswish,
+    "leaky_relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "square": torch.square,
+    "rsqrt": lambda x: torch.rsqrt(x * x + 1),
+    "scaled": lambda x: x * 0.5,
+    "plus": lambda x: x + 1,
+    "dropout": lambda x: F.dropout(x, 0.1),
+    "cast": lambda x: x.to(torch.bfloat16 if x.dtype == torch.float32 else torch.float32),
+    "transposed_copy": lambda x: x.transpose(0, 1).contiguous(),
+    "clone": torch.clone,
+    "neg": torch.neg,
+    "add": lambda x: x + x.detach(),
+    "mul": lambda x: x * x.detach(),
+    "row": lambda x: x + x.detach()[0],
+    "column": lambda x: x * x.detach()[:, :1],
+    "where": lambda x: torch.where(x.detach() > 0, x, 0.0),
+    "masked_fill": lambda x: x.masked_fill(x.detach() > 0, 0.0),
+    "lerp": lambda x: torch.lerp(x, x.detach(), 0.1),
+    "addcmul": lambda x: torch.addcmul(x, x.detach(), x.detach()),
+    "cat": lambda x: torch.cat((x, x), 1),
+    "stack": lambda x: torch.stack((x, x)),
+    "halves": lambda x: x[:, : x.size(1) // 2] * 2,
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(3, 1),
+    "pad": lambda x: F.pad(x, (1, 1)),
+    "sum": lambda x: x.sum(),
+    "mean": lambda x: x.mean(),
+    "row_sum": lambda x: x.sum(1),
+    "column_sum": lambda x: x.sum(0),
+    "row_max": lambda x: x.max(1).values,
+    "amax": lambda x: x.amax(1),
+    "norm": lambda x: x.norm(),
+    "var": lambda x: x.var(1),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "argmax": lambda x: x.detach().argmax(1),
+    "any": lambda x: (x.detach() > 0).any(),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "cumsum": lambda x: x.cumsum(1),
+    "sort": lambda x: x.sort(1).values,
+    "topk": lambda x: x.topk(min(50, x.size(1)), 1).values,
     "layer_norm": lambda x: F.layer_norm(x, x.shape[1:], x.detach()[0], x.detach()[0]),
     "rms_norm": lambda x: F.rms_norm(x, x.shape[1:], x.detach()[0]),
-    "mse": lambda x: F.mse_loss(x, x.detach() + 1), "normalize": lambda x: F.normalize(x, dim=1),
-}  # fmt: skip
+    "mse": lambda x: F.mse_loss(x, x.detach() + 1),
+    "normalize": lambda x: F.normalize(x, dim=1),
+}
 
 
 def _memory_bound(draw: _Draw, each: int) -> Iterator[Case]:
@@ -224,13 +257,17 @@ def _image_operators(draw: _Draw, each: int) -> Iterator[Case]:
 _IMAGES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "batch_norm": lambda x, w: F.batch_norm(x, w.detach().clone(), w.detach() + 1, w, w, True),
     "batch_norm_inference": lambda x, w: F.batch_norm(x, w.detach(), w.detach() + 1, w, w, False),
-    "group_norm": lambda x, w: F.group_norm(x, 8, w, w), "instance_norm": lambda x, w: F.instance_norm(x, None, None, w, w),
-    "max_pool": lambda x, w: F.max_pool2d(x, 3, 2, 1), "avg_pool": lambda x, w: F.avg_pool2d(x, 2),
-    "adaptive_pool": lambda x, w: F.adaptive_avg_pool2d(x, 1), "nearest": lambda x, w: F.interpolate(x, scale_factor=2),
+    "group_norm": lambda x, w: F.group_norm(x, 8, w, w),
+    "instance_norm": lambda x, w: F.instance_norm(x, None, None, w, w),
+    "max_pool": lambda x, w: F.max_pool2d(x, 3, 2, 1),
+    "avg_pool": lambda x, w: F.avg_pool2d(x, 2),
+    "adaptive_pool": lambda x, w: F.adaptive_avg_pool2d(x, 1),
+    "nearest": lambda x, w: F.interpolate(x, scale_factor=2),
     "bilinear": lambda x, w: F.interpolate(x, scale_factor=2, mode="bilinear"),
-    "channel_bias": lambda x, w: x + w[:, None, None], "in_place_relu": lambda x, w: F.relu(x * 1, inplace=True),
+    "channel_bias": lambda x, w: x + w[:, None, None],
+    "in_place_relu": lambda x, w: F.relu(x * 1, inplace=True),
     "to_tokens": lambda x, w: x.flatten(2).transpose(1, 2).contiguous(),
-}  # fmt: skip
+}
 
 
 def _image(c: Case) -> Call:
@@ -257,15 +294,19 @@ def _indexed(draw: _Draw, each: int) -> Iterator[Case]:
 
 
 _INDEXED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
-    "embedding": lambda t, i, v: F.embedding(i, t), "index": lambda t, i, v: t[i],
-    "index_select": lambda t, i, v: t.index_select(0, i), "index_add": lambda t, i, v: t.index_add(0, i, v),
+    "embedding": lambda t, i, v: F.embedding(i, t),
+    "index": lambda t, i, v: t[i],
+    "index_select": lambda t, i, v: t.index_select(0, i),
+    "index_add": lambda t, i, v: t.index_add(0, i, v),
     "gather": lambda t, i, v: t.gather(0, i[:, None].expand(-1, t.size(1))),
     "scatter": lambda t, i, v: t.scatter(0, i[:, None].expand(-1, t.size(1)), v),
     "scatter_add": lambda t, i, v: t.scatter_add(0, i[:, None].expand(-1, t.size(1)), v),
-    "index_put": lambda t, i, v: t.index_put((i,), v), "cross_entropy": lambda t, i, v: F.cross_entropy(t, i[: t.size(0)]),
-    "nll": lambda t, i, v: F.nll_loss(t, i[: t.size(0)]), "one_hot": lambda t, i, v: F.one_hot(i, 64),
+    "index_put": lambda t, i, v: t.index_put((i,), v),
+    "cross_entropy": lambda t, i, v: F.cross_entropy(t, i[: t.size(0)]),
+    "nll": lambda t, i, v: F.nll_loss(t, i[: t.size(0)]),
+    "one_hot": lambda t, i, v: F.one_hot(i, 64),
     "bag": lambda t, i, v: F.embedding_bag(i.view(-1, 8), t, mode="sum"),
-}  # fmt: skip
+}
 
 
 def _index(c: Case) -> Call:
@@ -292,12 +333,20 @@ def _fills(draw: _Draw, each: int) -> Iterator[Case]:
 
 
 _FILLS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "zeros": torch.zeros_like, "ones": torch.ones_like, "empty": torch.empty_like, "randn": torch.randn_like,
-    "rand": torch.rand_like, "bernoulli": lambda x: x.bernoulli_(0.5), "zero_": lambda x: x.zero_(),
-    "arange": lambda x: torch.arange(x.numel(), device="cuda"), "copy_": lambda x: x.copy_(x.flip(0)),
-    "add_": lambda x: x.add_(1), "mul_": lambda x: x.mul_(0.5), "to_cpu": lambda x: x[:4_000_000].cpu(),
+    "zeros": torch.zeros_like,
+    "ones": torch.ones_like,
+    "empty": torch.empty_like,
+    "randn": torch.randn_like,
+    "rand": torch.rand_like,
+    "bernoulli": lambda x: x.bernoulli_(0.5),
+    "zero_": lambda x: x.zero_(),
+    "arange": lambda x: torch.arange(x.numel(), device="cuda"),
+    "copy_": lambda x: x.copy_(x.flip(0)),
+    "add_": lambda x: x.add_(1),
+    "mul_": lambda x: x.mul_(0.5),
+    "to_cpu": lambda x: x[:4_000_000].cpu(),
     "randperm": lambda x: torch.randperm(min(x.numel(), 1_000_000), device="cuda"),
-}  # fmt: skip
+}
 
 
 def _fill(c: Case) -> Call:
@@ -305,7 +354,7 @@ def _fill(c: Case) -> Call:
     return Call(lambda: function(x), [])
 
 
-# ---- Recurrent networks, optimizers, others ---------------------------------------------------------------------------
+# ---- Recurrent networks and optimizers -------------------------------------------------------------------------------
 
 
 def _recurrents(draw: _Draw, count: int) -> Iterator[Case]:
@@ -313,7 +362,8 @@ def _recurrents(draw: _Draw, count: int) -> Iterator[Case]:
         case = {
             "kind": "recurrent", "name": draw.choice(["LSTM", "LSTM", "GRU", "RNN"]), "inner": draw.size(16, 1024),
             "hidden": draw.size(16, 1024), "layers": draw.choice([1, 2, 3]), "both": draw.random() < 0.3,
-            "length": draw.size(8, 256), "batch": draw.size(1, 128), "dtype": draw.choice(["fp32", "fp32", "fp16", "bf16"]),
+            "length": draw.size(8, 256), "batch": draw.size(1, 128),
+            "dtype": draw.choice(["fp32", "fp32", "fp16", "bf16"]),
         }  # fmt: skip
         if case["length"] * case["batch"] * case["hidden"] * max(case["hidden"], case["inner"]) < 2e10:
             yield case

@@ -1,6 +1,6 @@
-"""The programs of tests/memory as repeatable steps, for recording their time on a card and counting their work on fakes.
+"""The programs of tests/memory as repeatable steps, to time them on a card and to count their work on fakes.
 
-A program that calls `train` gives its training step. Any other one is repeated from its first call of `phase` to its end.
+A program that calls `train` gives its training step. Another one is repeated from its first call of `phase` to its end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ for _set, _cases in (("held_out", held_out.LIMITED), ("later", later.LATER_LIMIT
         SETS[_set][f"{_name}_limited"] = _limited(_run, _batches[0])
 
 
-class _StopHere(Exception):  # noqa: N818
+class _StopHere(Exception):
     pass
 
 
