@@ -1,284 +1,429 @@
-"""Records the fraction of the roofline that a card's kernels reach, for torchfake.step_time. Run it on the card.
+"""Records how long operators, training steps and Python take on a real card. Needs PyTorch alone; run it on the card.
 
-    python tools/record_step_time.py [--output FILE] [--quick] [--device cuda]
+    python tools/record_step_time.py --out FOLDER [--seconds 470] [--quick]
 
-Times operators of each family, dtype and size, and whole training steps, with events of the card. Writes the curves,
-and for each workload the measured time and the one estimated from the curves; reports state the error between them.
-Workloads do not contribute to the curves. On a machine without a card, `--device cpu` runs the same code on the CPU to
-check the command; the result describes no card.
+The parts, each in a process of its own that is replaced when it breaks or hangs; all append to their file at once:
+
+    host.jsonl              seconds that small operators, modules and optimizers take on the host (step_time_host.py)
+    operators.jsonl         single calls (step_time_cases.py): seconds on the card and on the host, forward and backward
+    programs.jsonl          steps of the programs in tests/memory: seconds of a step, and until everything was enqueued
+    program_kernels.jsonl   every kernel of a step, with its operator
+    operator_kernels.jsonl  every kernel of a single call
+
+`fit_step_time.py` makes a recording of them that the package can use.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
+import os
+import platform
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
-import torchfake
-from torchfake import step_time
-from torchfake._cards import CARDS, DEFAULT
+sys.path.insert(0, str(Path(__file__).parent))
+import step_time_programs as programs
+from step_time_cases import all_cases, build
+from step_time_host import host_cases, make_indices
+from step_time_kernels import by_case, described, events_of, profiled, profiler
 
-Make = Callable[[int, str, torch.dtype], Callable[[], Any]]
-DTYPES = {"Float": torch.float32, "BFloat16": torch.bfloat16, "Half": torch.float16}
-
-
-def _matmul(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    return lambda: a @ b
+_LARGEST = 15 << 20  # bytes of a file
+_QUIET = 45.0  # seconds without a sign of life, after which a part is replaced
 
 
-def _convolution(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    x = torch.randn(16, n, 32, 32, device=device, dtype=dtype)
-    w = torch.randn(n, n, 3, 3, device=device, dtype=dtype)
-    return lambda: F.conv2d(x, w, padding=1)
+def _synchronize() -> None:
+    torch.cuda.synchronize()
 
 
-def _attention(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    q = torch.randn(2, 16, n, 64, device=device, dtype=dtype)
-    return lambda: F.scaled_dot_product_attention(q, q, q)
+class Folders(NamedTuple):
+    """Where results go, and where a part notes what it has begun."""
+
+    out: Path
+    begun: Path
 
 
-def _recurrent(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    network = nn.LSTM(n, n, num_layers=2, device=device, dtype=dtype)
-    x = torch.randn(64, 16, n, device=device, dtype=dtype)
-    return lambda: network(x)
+class Writer:
+    """Appends results to a file, and knows which were begun before."""
+
+    def __init__(self, folders: Folders, part: str) -> None:
+        self._path = folders.out / f"{part}.jsonl"
+        self._begun = folders.begun / part
+        self._known = set(self._begun.read_text().splitlines()) if self._begun.exists() else set()
+
+    def begin(self, key: str) -> bool:
+        """False if it was begun before, even if it was never finished."""
+        if key in self._known:
+            return False
+        self._known.add(key)
+        with self._begun.open("a") as file:
+            file.write(key + "\n")
+        return True
+
+    @property
+    def size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def write(self, row: dict[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
-def _elementwise(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    a, b = (torch.randn(n * n, device=device, dtype=dtype) for _ in range(2))
-    return lambda: a + b
+def guarded(writer: Writer, key: str, row: dict[str, Any], work: Callable[[], dict[str, Any]]) -> None:
+    """Writes the row with what `work` returns, or with its error. Ends the process if the card cannot go on."""
+    try:
+        row |= work()
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:500]
+        writer.write(row)
+        if "CUDA error" in str(error) or "device-side assert" in str(error):
+            print("the card cannot go on:", row["error"], flush=True)
+            os._exit(3)
+        programs.released()
+        return
+    writer.write(row)
 
 
-def _reduction(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    a = torch.randn(n, n, device=device, dtype=dtype)
-    return lambda: a.sum(-1)
+# ---- Timing ----------------------------------------------------------------------------------------------------------
 
 
-def _normalization(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    a = torch.randn(n, n, device=device, dtype=dtype)
-    w = torch.randn(n, device=device, dtype=dtype)
-    return lambda: F.layer_norm(a, (n,), w, w)
+def timed(call: Callable[[], Any], seconds: float = 0.006) -> dict[str, float]:
+    """Median seconds of a call on the card and on the host. The queue of the card is filled before it starts."""
+    call()
+    _synchronize()
+    begin = time.perf_counter()
+    call()
+    _synchronize()
+    once = time.perf_counter() - begin
+    count = int(min(60, max(2, seconds / max(once, 1e-6))))
+    card, host = [], []
+    for _ in range(3):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        # At about 1.8 GHz: as long as it takes to enqueue the calls.
+        torch.cuda._sleep(int(min(once * count, 0.01) * 1.8e9))
+        first.record()
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        host.append((time.perf_counter() - begin) / count)
+        last.record()
+        _synchronize()
+        card.append(first.elapsed_time(last) / 1e3 / count)
+        if once > 0.1:
+            break
+    return {"card": statistics.median(card), "host": statistics.median(host), "count": count}
 
 
-def _indexing(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    table = torch.randn(32768, n, device=device, dtype=dtype)
-    rows = torch.randint(32768, (n,), device=device)
-    return lambda: F.embedding(rows, table)
-
-
-def _optimizer(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    a, b = ([torch.randn(n, n // 8, device=device, dtype=dtype) for _ in range(8)] for _ in range(2))
-    return lambda: torch._foreach_add_(a, b, alpha=0.1)
-
-
-def _transfer(n: int, device: str, dtype: torch.dtype) -> Callable[[], Any]:
-    x = torch.randn(n, n, dtype=dtype)
-    return lambda: x.to(device, copy=True)
-
-
-FAMILIES: dict[str, tuple[Make, list[int], list[str]]] = {
-    "matmul": (_matmul, [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], ["Float", "BFloat16", "Half"]),
-    "convolution": (_convolution, [16, 32, 64, 128, 256, 512, 1024], ["Float", "BFloat16", "Half"]),
-    "attention": (_attention, [64, 128, 256, 512, 1024, 2048, 4096, 8192], ["Float", "BFloat16", "Half"]),
-    "recurrent": (_recurrent, [64, 128, 256, 512, 1024, 2048], ["Float", "Half"]),
-    "elementwise": (_elementwise, [64, 256, 512, 1024, 2048, 4096, 8192, 16384], ["Float"]),
-    "reduction": (_reduction, [64, 256, 512, 1024, 2048, 4096, 8192, 16384], ["Float"]),
-    "normalization": (_normalization, [64, 256, 512, 1024, 2048, 4096, 8192, 16384], ["Float"]),
-    "indexing": (_indexing, [64, 256, 512, 1024, 2048, 4096, 8192], ["Float"]),
-    "optimizer": (_optimizer, [64, 256, 512, 1024, 2048, 4096, 8192], ["Float"]),
-    "transfer": (_transfer, [64, 256, 512, 1024, 2048, 4096, 8192], ["Float"]),
-}
-
-
-class _Decoder(nn.Module):
-    def __init__(self, width: int, depth: int, vocabulary: int = 8192) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-        self.head = nn.Linear(width, vocabulary)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.head(self.layers(self.embedding(tokens)))
-        return result
-
-
-def _decoder(width: int, depth: int, batch: int, length: int) -> Callable[[str], tuple[nn.Module, torch.Tensor]]:
-    return lambda device: (
-        _Decoder(width, depth).to(device),
-        torch.zeros(batch, length, dtype=torch.long, device=device),
-    )
-
-
-def _perceptron(width: int, batch: int) -> Callable[[str], tuple[nn.Module, torch.Tensor]]:
-    layers = [module for _ in range(6) for module in (nn.Linear(width, width), nn.GELU())]
-    return lambda device: (nn.Sequential(*layers).to(device), torch.randn(batch, width, device=device))
-
-
-def _convolutional(channels: int, batch: int, size: int) -> Callable[[str], tuple[nn.Module, torch.Tensor]]:
-    def build(device: str) -> tuple[nn.Module, torch.Tensor]:
-        blocks: list[nn.Module] = [nn.Conv2d(3, channels, 7, 2, 3)]
-        for _ in range(8):
-            blocks += [nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
-        model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
-        return model.to(device), torch.randn(batch, 3, size, size, device=device)
-
-    return build
-
-
-def workloads(quick: bool) -> dict[str, tuple[Callable[[str], tuple[nn.Module, torch.Tensor]], torch.dtype | None]]:
-    """By name: a function that builds a model and its input, and the dtype of autocast."""
-    if quick:
-        return {"perceptron": (_perceptron(64, 32), None), "convolutional": (_convolutional(8, 2, 32), torch.bfloat16)}
-    sizes = {
-        "decoder-small": _decoder(512, 8, 8, 512),
-        "decoder-large": _decoder(2048, 12, 8, 1024),
-        "decoder-long": _decoder(1024, 4, 1, 8192),
-        "perceptron": _perceptron(4096, 8192),
-        "perceptron-tiny": _perceptron(256, 64),
-        "convolutional": _convolutional(128, 64, 224),
-        "convolutional-wide": _convolutional(512, 16, 128),
-    }
-    return {
-        f"{name}-{'float32' if dtype is None else 'bfloat16'}": (make, dtype)
-        for name, make in sizes.items()
-        for dtype in (None, torch.bfloat16)
-    }
-
-
-def _synchronize(device: str) -> None:
-    if device != "cpu":
-        torch.accelerator.synchronize()
-
-
-def seconds_of(call: Callable[[], Any], device: str, repeats: int) -> float:
-    """The median time of a call, counting only the card's work."""
+def enqueued(call: Callable[[], Any], count: int = 200, repeats: int = 5) -> float:
+    """Median seconds that a call takes on the host; the card does not hold it up."""
     for _ in range(3):
         call()
-    _synchronize(device)
-    times = []
+    _synchronize()
+    found = []
     for _ in range(repeats):
-        if device == "cpu":
-            begin = time.perf_counter()
+        begin = time.perf_counter()
+        for _ in range(count):
             call()
-            times.append(time.perf_counter() - begin)
-        else:
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            call()
-            last.record()
-            last.synchronize()
-            times.append(first.elapsed_time(last) / 1e3)
-    return statistics.median(times)
+        found.append((time.perf_counter() - begin) / count)
+        _synchronize()
+    return statistics.median(found)
 
 
-def bound_of(build: Callable[[str], Callable[[], Any]], card: str) -> float:
-    """The roofline's time for the call that `build("cuda")` returns, counted on fakes, without launches."""
-    with torchfake.fake_mode(gpus=card, unlimited=True):
-        call = build("cuda")
-        with step_time.measure() as work:
-            call()
-    costs = work.estimate(card).costs
-    return sum(step_time.bound_seconds(cost.row, card) * cost.row.calls for cost in costs)
+def directions(case: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The forward call of a case, and that of its backward pass."""
+    call = build(case)
+    yield "forward", call.run
+    if call.leaves:
+        output = call.run()
+        gradient = torch.ones_like(output)
+        yield "backward", lambda: torch.autograd.grad(output, call.leaves, gradient, retain_graph=True)
 
 
-def record_curves(device: str, card: str, quick: bool) -> dict[str, list[tuple[float, float]]]:
-    """Pairs of seconds at the roofline and the fraction reached, by family and dtype."""
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for family, (make, all_sizes, dtypes) in FAMILIES.items():
-        for dtype in dtypes:
-            points = []
-            for size in all_sizes[:2] if quick else all_sizes:
-                try:
-                    measured = seconds_of(make(size, device, DTYPES[dtype]), device, 5 if quick else 30)
-                except (torch.OutOfMemoryError, RuntimeError, NotImplementedError) as error:
-                    print(f"{family} {dtype} {size}: {error}", file=sys.stderr)
-                    continue
-                bound = bound_of(functools.partial(make, size, dtype=DTYPES[dtype]), card)
-                points.append((bound, bound / measured))
-                print(f"{family} {dtype} {size}: {measured * 1e6:.1f} us, {bound / measured:.1%} of the roofline")
-            if points:
-                curves[f"{family}/{dtype}"] = sorted(points)
-        first = [f"{family}/{dtype}" for dtype in dtypes if f"{family}/{dtype}" in curves]
-        if first:
-            curves[family] = curves[first[0]]
-    return curves
+# ---- The host --------------------------------------------------------------------------------------------------------
 
 
-def _step(build: Callable[[str], tuple[nn.Module, torch.Tensor]], dtype: torch.dtype | None, device: str) -> Any:
-    model, x = build(device)
-    optimizer = torch.optim.AdamW(model.parameters())
+def record_host(folders: Folders, until: float, quick: bool) -> None:
+    writer = Writer(folders, "host")
+    if writer.begin("machine"):
+        guarded(writer, "machine", {"name": "machine"}, _machine)
+    make_indices()
+    for name, make in list(host_cases().items())[:: 9 if quick else 1]:
+        if time.time() > until:
+            return
+        if writer.begin(name):
 
-    def step() -> None:
-        with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
-            loss = model(x).float().square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+            def work(make: Any = make) -> dict[str, Any]:
+                call, units = make()
+                heavy = units > 5
+                return {"seconds": enqueued(call, 20 if heavy else 150, 3 if heavy else 4), "units": units}
 
-    return step
+            guarded(writer, name, {"name": name}, work)
 
 
-def record_workloads(device: str, card: str, curves: step_time.Curves, quick: bool) -> list[dict[str, Any]]:
-    """Whole steps: measured times, and those estimated from the curves."""
-    rows = []
-    for name, (build, dtype) in workloads(quick).items():
-        measured = seconds_of(_step(build, dtype, device), device, 3 if quick else 20)
-        with torchfake.fake_mode(gpus=card, unlimited=True):
-            step = _step(build, dtype, "cuda")
+def _machine() -> dict[str, Any]:
+    card = torch.cuda.get_device_properties(0)
+    found = {
+        "card": card.name, "torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version(),
+        "cudnn": torch.backends.cudnn.version(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "activities": sorted(str(a) for a in torch.profiler.supported_activities()),
+    }  # fmt: skip
+    text = Path("/proc/cpuinfo").read_text()
+    found["processor"] = next(
+        (line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line), ""
+    )
+    return found
+
+
+# ---- Operators -------------------------------------------------------------------------------------------------------
+
+
+def record_operators(folders: Folders, until: float, quick: bool) -> None:
+    writer = Writer(folders, "operators")
+    x = torch.randn(4096, 4096, device="cuda")
+    for _ in range(30):  # brings the card to its clock rate
+        x @ x
+    del x
+    for index, case in enumerate(all_cases(quick)):
+        if time.time() > until:
+            return
+        if not writer.begin(str(index)):
+            continue
+
+        def work(case: Any = case) -> dict[str, Any]:
+            return {direction: timed(call) for direction, call in directions(case)}
+
+        guarded(writer, str(index), {"index": index, "case": case}, work)
+        if index % 50 == 0:
+            programs.released()
+        if index % 400 == 0:
+            print(f"operators: {index} of {len(all_cases(quick))}", flush=True)
+
+
+# ---- Programs --------------------------------------------------------------------------------------------------------
+
+
+def _all_programs(quick: bool) -> list[tuple[str, str]]:
+    found = [(kind, name) for kind, each in programs.SETS.items() for name in each]
+    return found[::11] if quick else found
+
+
+def _time_steps(step: Callable[[], None], quick: bool) -> dict[str, Any]:
+    for _ in range(1 if quick else 4):
+        step()
+    _synchronize()
+    begin = time.perf_counter()
+    step()
+    _synchronize()
+    once = time.perf_counter() - begin
+    count = 1 if quick else int(min(30, max(3, 0.15 / once)))
+    wall, host, card = [], [], []
+    for _ in range(1 if quick else 3):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        _synchronize()
+        begin = time.perf_counter()
+        first.record()
+        for _ in range(count):
             step()
-            with step_time.measure() as work:
-                step()
-        estimated = work.estimate(card, curves=curves).seconds
-        rows.append({"name": name, "measured": measured, "estimated": estimated})
-        print(f"{name}: {measured * 1e3:.2f} ms, estimated {estimated * 1e3:.2f} ms ({estimated / measured - 1:+.0%})")
-    return rows
+        host.append((time.perf_counter() - begin) / count)
+        last.record()
+        _synchronize()
+        wall.append((time.perf_counter() - begin) / count)
+        card.append(first.elapsed_time(last) / 1e3 / count)
+    alone = []
+    for _ in range(1 if quick else 5):
+        begin = time.perf_counter()
+        step()
+        _synchronize()
+        alone.append(time.perf_counter() - begin)
+    return {"wall": wall, "host": host, "card": card, "alone": alone, "count": count}
 
 
-def _card_here(device: str) -> str:
-    name = DEFAULT.name if device == "cpu" else torch.cuda.get_device_name()
-    for key, card in CARDS.items():
-        if card.name == name:
-            return key
-    raise SystemExit(f"{name} is not in the table of cards (python/torchfake/_cards.py); add it first")
+def _time_whole(name: str, quick: bool) -> dict[str, Any]:
+    wall, host = [], []
+    for _ in range(1 if quick else 4):
+        begins: list[float] = []
+
+        def begin(begins: list[float] = begins) -> None:
+            _synchronize()
+            begins.append(time.perf_counter())
+
+        programs.drive(name, lambda step: None, begin)
+        host.append(time.perf_counter() - begins[0])
+        _synchronize()
+        wall.append(time.perf_counter() - begins[0])
+    return {"wall": wall[-3:], "host": host[-3:], "first": wall[0], "count": 1}
+
+
+def record_programs(folders: Folders, until: float, quick: bool) -> None:
+    writer = Writer(folders, "programs")
+    began = time.time()
+    for kind, name in _all_programs(quick):
+        if time.time() > until:
+            return
+        if not writer.begin(name):
+            continue
+
+        def work(name: str = name) -> dict[str, Any]:
+            if programs.is_whole(name):
+                return {"unit": "whole"} | _time_whole(name, quick)
+            found: dict[str, Any] = {}
+            programs.drive(name, lambda step: found.update(_time_steps(step, quick)), lambda: None)
+            return {"unit": "step"} | found
+
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.manual_seed(0)
+        guarded(writer, name, {"set": kind, "name": name}, work)
+        programs.released()
+        print(f"{time.time() - began:.0f} s: timed {name}", flush=True)
+
+
+# ---- Kernels ---------------------------------------------------------------------------------------------------------
+
+
+def record_program_kernels(folders: Folders, until: float, quick: bool) -> None:
+    writer = Writer(folders, "program_kernels")
+    began = time.time()
+    for kind, name in _all_programs(quick):
+        if time.time() > until:
+            return
+        if not writer.begin(name):
+            continue
+
+        def work(name: str = name) -> dict[str, Any]:
+            if not programs.is_whole(name):
+                found: dict[str, Any] = {}
+
+                def of_step(step: Callable[[], None]) -> None:
+                    for _ in range(3):
+                        step()
+                    _synchronize()
+                    found.update(described(profiled(step), writer.size > _LARGEST * 0.7))
+
+                programs.drive(name, of_step, lambda: None)
+                return {"unit": "step"} | found
+            programs.drive(name, lambda step: None, lambda: None)
+            profile = profiler()
+
+            def begin() -> None:
+                _synchronize()
+                profile.start()
+
+            programs.drive(name, lambda step: None, begin)
+            _synchronize()
+            profile.stop()
+            return {"unit": "whole"} | described(events_of(profile), writer.size > _LARGEST * 0.7)
+
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.manual_seed(0)
+        guarded(writer, name, {"set": kind, "name": name}, work)
+        programs.released()
+        print(f"{time.time() - began:.0f} s: profiled {name}", flush=True)
+
+
+def record_operator_kernels(folders: Folders, until: float, quick: bool) -> None:
+    """Three calls of each case under the profiler, several cases at a time."""
+    writer = Writer(folders, "operator_kernels")
+    cases = list(enumerate(all_cases(quick)))
+    for start in range(0, len(cases), 16):
+        if time.time() > until or writer.size > _LARGEST:
+            return
+        part = [(index, case) for index, case in cases[start : start + 16] if writer.begin(str(index))]
+        if not part:
+            continue
+        calls: list[tuple[str, Callable[[], Any]]] = []
+        for index, case in part:
+            try:
+                for direction, call in directions(case):
+                    call()
+                    calls.append((f"{index}:{direction}", call))
+                _synchronize()
+            except Exception as error:
+                writer.write({"case": case, "index": index, "error": f"{type(error).__name__}: {error}"[:300]})
+                if "CUDA error" in str(error):
+                    os._exit(3)
+
+        def run(calls: Any = calls) -> None:
+            for name, call in calls:
+                with torch.profiler.record_function(f"case:{name}"):
+                    for _ in range(3):
+                        call()
+                    _synchronize()
+
+        guarded(writer, "", {"part": start}, lambda run=run: {"cases": by_case(profiled(run))})
+        calls.clear()
+        programs.released()
+
+
+# ---- Parts -----------------------------------------------------------------------------------------------------------
+
+Part = Callable[[Folders, float, bool], None]
+_RECORDERS: dict[str, Part] = {
+    "host": record_host, "operators": record_operators, "programs": record_programs,
+    "program_kernels": record_program_kernels, "operator_kernels": record_operator_kernels,
+}  # fmt: skip
+#: In order: a part, and the share of the time after which it is interrupted.
+_PLAN = [
+    ("host", 0.08), ("operators", 0.25), ("programs", 0.60), ("program_kernels", 0.83), ("operator_kernels", 0.92),
+    ("operators", 1.0),
+]  # fmt: skip
+
+
+def _newest(folders: Folders) -> float:
+    """When a part last showed that it lives."""
+    return max((path.stat().st_mtime for folder in folders for path in folder.iterdir()), default=0.0)
+
+
+def run_part(part: str, folders: Folders, until: float, quick: bool) -> None:
+    """Runs a part in a process, and again with the next case if it breaks or hangs."""
+    for _ in range(8):
+        if time.time() > until - 3:
+            return
+        command = [sys.executable, str(Path(__file__).resolve()), "--out", str(folders.out), "--part", part]
+        command += ["--begun", str(folders.begun), "--until", str(until)] + (["--quick"] if quick else [])
+        process = subprocess.Popen(command)
+        started = time.time()
+        while process.poll() is None:
+            time.sleep(0.1)
+            if time.time() > until + 15 or time.time() - max(_newest(folders), started + 30) > _QUIET:
+                print(f"{part}: no sign of life, or late", flush=True)
+                process.kill()
+                process.wait()
+        if process.returncode == 0:
+            return
+        print(f"{part}: exit code {process.returncode}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="by default python/torchfake/recordings/step_time_CARD.json")
-    parser.add_argument("--quick", action="store_true", help="two sizes of each family and two workloads")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("--seconds", type=float, default=470.0, help="for everything")
+    parser.add_argument("--quick", action="store_true", help="a few cases of each kind")
+    parser.add_argument("--part", choices=list(_RECORDERS), help="only this part, in this process")
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--begun", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("there is no card here; --device cpu --output FILE checks the command without one")
-    if options.device == "cpu" and options.output is None:
-        raise SystemExit("--device cpu records nothing about a card: choose a file with --output")
-    if options.device == "cpu":
-        torch.set_num_threads(1)
-    card = _card_here(options.device)
-    found = record_curves(options.device, card, options.quick)
-    name = CARDS[card].name
-    source = f"PyTorch {torch.__version__}, " + (
-        "the CPU of this machine, not a card" if options.device == "cpu" else f"CUDA {torch.version.cuda}"
-    )
-    curves = step_time.Curves(name, {key: list(points) for key, points in found.items()}, None, source)
-    rows = record_workloads(options.device, card, curves, options.quick)
-    data = {"schema": 1, "card": name, "source": source, "curves": found, "workloads": rows}
-    default = Path(__file__).parent.parent / f"python/torchfake/recordings/step_time_{card}.json"
-    output = options.output or default
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(data, indent=1) + "\n")
-    step_time.load_curves(output)  # as the report will read it
+    options.out.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    folders = Folders(options.out, options.begun or Path(tempfile.mkdtemp(prefix="record_step_time")))
+    if options.part:
+        until = options.until or time.time() + options.seconds
+        _RECORDERS[options.part](folders, until, options.quick)
+        return
+    began = time.time()
+    for part, share in _PLAN:
+        run_part(part, folders, began + share * (options.seconds - 18), options.quick)
+        print(f"{time.time() - began:.0f} s: {part} ended", flush=True)
+    shutil.rmtree(folders.begun)
 
 
 if __name__ == "__main__":
