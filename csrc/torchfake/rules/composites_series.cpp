@@ -110,6 +110,7 @@ bool combinations(const Call& call) {
   }
   const at::Tensor rows = at::nonzero_static_symint(is_taken, count / orders);
   std::vector<at::Tensor> columns;
+  columns.reserve(chosen);
   for (int64_t i = 0; i < chosen; ++i) {
     columns.push_back(self.index_select(0, rows.select(1, i)));
   }

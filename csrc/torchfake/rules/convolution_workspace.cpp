@@ -184,7 +184,7 @@ size_t convolution_workspace(const ConvolutionShape& shape, ConvolutionPass pass
   const auto features = features_of(shape);
   const Node* node = kTrees[static_cast<size_t>(pass)][arithmetic];
   while (node->feature >= 0) {
-    node += features[static_cast<size_t>(node->feature)] <= node->value ? 1 : node->above;
+    node += features[static_cast<uint8_t>(node->feature)] <= node->value ? 1 : node->above;
   }
   const Formula& formula = kFormulas[static_cast<size_t>(node->value)];
   return static_cast<size_t>(own_bytes(shape, formula) + copied_bytes(shape, formula));
