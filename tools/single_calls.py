@@ -33,6 +33,8 @@ Calls = Iterator[tuple[object, Callable[[], object]]]
 SECTIONS: dict[str, tuple[Callable[[], Calls], int, float]] = {
     "convolutions": (convolution_grid.calls, 6, 340.0),
     "layers": (convolution_grid.layer_calls, 8, 340.0),
+    "benchmarked": (convolution_grid.benchmarked_calls, 11, 200.0),
+    "deterministic": (convolution_grid.deterministic_calls, 4, 90.0),
     "recurrent": (recurrent_grid.calls, 2, 260.0),
     "attention": (attention_grid.calls, 1, 200.0),
     "operators": (more_operators.calls, 3, 150.0),

@@ -75,9 +75,11 @@ def empty(shape: list[int], dtype: torch.dtype, layout: str) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="cuda", memory_format=layouts[len(shape)])
 
 
-def run(case: Convolution) -> None:
+def run(case: Convolution, benchmark: bool = False, deterministic: bool = False) -> None:
     """Forward, gradient of the input, gradient of the weight, each twice; then all gradients at once."""
     torch.backends.cudnn.allow_tf32 = case.tf32
+    torch.backends.cudnn.benchmark = benchmark
+    torch.backends.cudnn.deterministic = deterministic
     dtype = getattr(torch, case.dtype)
     n = case.dims
     first, second = (case.channels, case.out) if case.transposed else (case.out, case.channels)
@@ -229,6 +231,17 @@ def layers(seed: int = 171) -> Iterator[Convolution]:
 def layer_calls() -> Iterator[tuple[object, Callable[[], object]]]:
     for case in distinct(100_000, Convolution.is_usable, layers()):
         yield list(case), lambda case=case: run(case)
+
+
+def benchmarked_calls() -> Iterator[tuple[object, Callable[[], object]]]:
+    """With cuDNN's benchmark: the first call of each pass tries all kernels, the second runs the fastest."""
+    for case in distinct(100_000, Convolution.is_usable, layers(seed=172)):
+        yield list(case), lambda case=case: run(case, benchmark=True)
+
+
+def deterministic_calls() -> Iterator[tuple[object, Callable[[], object]]]:
+    for case in distinct(100_000, Convolution.is_usable, layers(seed=171)):
+        yield list(case), lambda case=case: run(case, deterministic=True)
 
 
 def cases(count: int = 30_000) -> Iterator[Convolution]:
