@@ -272,6 +272,7 @@ def make_report(
         "out_of_memory": is_out_of_memory(error),
         "out_of_memory_errors": cards.out_of_memory_errors(),
         "unlimited": cards.are_unlimited,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "seconds": seconds,
         "cards": [
             {
@@ -313,6 +314,11 @@ def format_report(report: dict[str, Any]) -> str:
         )
         if card["needed"] > card["total_memory"]:
             lines.append(f"    needs {card['needed'] / _GIB:.1f} of {card['total_memory'] / _GIB:.1f} GiB")
+    if report["cudnn_benchmark"]:
+        lines.append(
+            "  torch.backends.cudnn.benchmark is on: a card first tries several kernels for each convolution, in "
+            "workspaces that are not counted; its peak can be higher."
+        )
     if report["out_of_memory"]:
         lines.append(f"  out of memory: {report['error'].splitlines()[0]}")
     if "memory" in report:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from torchfake._memory_compare import NotAReportError, compare, load_report
 from torchfake._memory_report import Report, size
@@ -66,6 +67,16 @@ def test_an_error_that_a_full_card_caused_counts_and_one_that_was_caught_does_no
     assert run(tmp_path, ask + "raise RuntimeError('no room') from error")[0] == OUT_OF_MEMORY
     code, report = run(tmp_path, ask + "pass")
     assert (code, report["out_of_memory"], report["out_of_memory_errors"]) == (0, False, 1)
+
+
+def test_a_report_names_the_setting_of_cudnn_whose_workspaces_are_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    (tmp_path / "train.py").write_text("import torch\ntorch.backends.cudnn.benchmark = True\n")
+    run_program(Program(str(tmp_path / "train.py"), False), fake_mode(gpus="L4"))
+    assert "torch.backends.cudnn.benchmark is on" in capsys.readouterr().err
+    assert run(tmp_path, "import torch\ntorch.backends.cudnn.benchmark = False")[1]["cudnn_benchmark"] is False
 
 
 def test_an_unlimited_run_goes_on_and_says_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
