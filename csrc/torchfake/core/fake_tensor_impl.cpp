@@ -321,7 +321,9 @@ c10::Device normalize_device(c10::Device device) {
     return device;
   }
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(device.type())].load();
-  const c10::DeviceIndex index = guard == nullptr ? 0 : std::max<c10::DeviceIndex>(guard->getDevice().index(), 0);
+  // Without a device, a real backend's current one is an error.
+  const bool is_present = guard != nullptr && guard->deviceCount() > 0;
+  const c10::DeviceIndex index = is_present ? std::max<c10::DeviceIndex>(guard->getDevice().index(), 0) : 0;
   return c10::Device(device.type(), index);
 }
 
