@@ -42,6 +42,8 @@ ALLOWED = [
     ("csrc/torchfake/memory/memory_model.cpp", "GradMode::is_enabled", "the owner of a block, never an outcome"),
     ("csrc/torchfake/work/meter.cpp", "ATen/Context.h", "the cost of a call, never an outcome"),
     ("csrc/torchfake/work/meter.cpp", "globalContext", "whether products are computed in TF32, likewise"),
+    ("csrc/torchfake/work/meter.cpp", "requires_grad", "whether the host records a node, likewise"),
+    ("csrc/torchfake/work/meter.cpp", "GradMode::is_enabled", "likewise"),
     ("csrc/torchfake/dispatch/admission.cpp", "requires_grad", "of real tensors, calls on which are not cached"),
     ("csrc/torchfake/dispatch/allocating_call.h", "requires_grad", "who owns a block, likewise"),
     ("csrc/torchfake/convert/converter.cpp", "requires_grad", "of the tensor to convert; no call is in progress"),

@@ -29,7 +29,11 @@ py::list rows_of(const work::WorkMeter& meter) {
             work.traffic,
             work.group_size,
             work.launches,
-            row.calls));
+            row.calls,
+            work.outputs,
+            row.tensors,
+            row.records_gradient,
+            work.is_aligned));
   }
   return list;
 }

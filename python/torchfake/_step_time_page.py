@@ -17,6 +17,23 @@ def shown_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
 
 
+def basis_of(data: dict[str, Any]) -> str:
+    """What an estimate rests on, and its error."""
+    basis = {
+        "lower bound": "a lower bound from the roofline, not fitted to a recording of the card",
+        "by analogy": "fitted to a recording of another card and scaled by published speeds; not checked on this one",
+        "fitted": "fitted to a recording of the card",
+    }[data["basis"]]
+    error = data["error"]
+    return basis if error is None else f"{basis}, {error:.0%} off in the median of programs not used for it"
+
+
+def host_of(data: dict[str, Any]) -> str:
+    """The host's part of an estimate."""
+    waits = "the card waits for it" if data["on_host"] >= data["seconds"] else "hidden by the card's own"
+    return f"{shown_seconds(data['on_host'])} on the host, to call operators and launch kernels: {waits}"
+
+
 def fragment_of(data: dict[str, Any]) -> str:
     """The HTML of an estimate for a notebook."""
     return f"<style>{STYLE}</style><div class=torchfake>{section_of(data)}</div>"
@@ -25,12 +42,7 @@ def fragment_of(data: dict[str, Any]) -> str:
 def section_of(data: dict[str, Any]) -> str:
     """The section of a page that shows `Estimate.data`."""
     is_bound = data["basis"] == "lower bound"
-    basis = (
-        "A lower bound from the roofline, not fitted to a recording of the card."
-        if is_bound
-        else "Fitted to a recording of the card"
-        + ("." if data["error"] is None else f", {data['error']:.0%} off in the median of its workloads.")
-    )
+    basis = basis_of(data)
     steps = f" for {data['steps']} steps" if data["steps"] > 1 else ""
     counted = (
         f"{data['flops']:.3g} FLOP, {size(data['nbytes'])} of memory moved, {data['launches']:,} kernels"
@@ -49,7 +61,8 @@ def section_of(data: dict[str, Any]) -> str:
     )
     return (
         f"<section><h2>Time on {text(data['card'])}: {'at least' if is_bound else 'about'} "
-        f"{shown_seconds(data['seconds'])}{steps}</h2><p>{basis}<p>{counted}.{parts}</section>"
+        f"{shown_seconds(data['seconds'])}{steps}</h2><p>{basis[0].upper()}{basis[1:]}.<p>{counted}."
+        f"{f'<p>{host_of(data)}.' if data['on_host'] else ''}{parts}</section>"
     )
 
 

@@ -234,7 +234,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print a report at the end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
     track: Annotated[bool, typer.Option("--track", help="Report what owns the memory at the peak.")] = False,
-    time_steps: Annotated[bool, typer.Option("--time", help="Report a lower bound of the time on the card.")] = False,
+    time_steps: Annotated[bool, typer.Option("--time", help="Report an estimate of the time on the card.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page on memory use.")] = None,
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for the memory viewer.")] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,

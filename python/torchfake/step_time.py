@@ -1,4 +1,4 @@
-"""How long a step takes: a roofline estimate over the operators that a program calls.
+"""How long a step takes: an estimate over the operators that a program calls.
 
 >>> import torch
 >>> import torchfake
@@ -10,46 +10,46 @@
 >>> estimate.flops == 2 * 2 * 8192 * 4096 * 4096
 True
 >>> f"{estimate.seconds * 1e6:.0f} us on {estimate.card}, {estimate.basis}"
-'603 us on NVIDIA H200, lower bound'
+'1032 us on NVIDIA H200, fitted'
+>>> f"at least {work.estimate(lower_bound=True).seconds * 1e6:.0f} us"
+'at least 603 us'
 
-The time of an operator is the longest of those for its arithmetic, its memory traffic, its communication and its kernel
-launches at the card's published speeds. A recording of a card (`tools/record_step_time.py`) gives the fraction of these
-speeds that its kernels reach; without one, the estimate is a lower bound and is labelled as such.
+The card and the host that launches its kernels are two clocks, and the slower one counts. Their times are fitted to a
+recording of an H200 (`_step_time_model`); on other cards kernels take as much longer as the published speeds say. The
+lower bound is the roofline: the longest of an operator's arithmetic, memory traffic, communication and launches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer
 
 from torchfake import _C
 from torchfake._card_speeds import Speed, speed_of
 from torchfake._cards import DEFAULT, Card, Cards, find_card
 from torchfake._module_scopes import ModuleScopes
-from torchfake._step_time_page import fragment_of, shown_seconds
+from torchfake._step_time_model import MODULE, STEP, Recording, load_recording, recordings
+from torchfake._step_time_page import basis_of, fragment_of, host_of, shown_seconds
 from torchfake.modes import current_mode, fake_mode
 
-__all__ = ["Curves", "Estimate", "Measurement", "Row", "bound_seconds", "load_curves", "measure"]
+__all__ = ["Estimate", "Measurement", "Recording", "Row", "load_recording", "measure"]
 
 #: The schema version of `Estimate.json` (docs/schemas/step-time.schema.json); incremented when its meaning changes.
-SCHEMA = 1
+SCHEMA = 2
 
 #: The values of `Estimate.basis`.
-FITTED, LOWER_BOUND = "fitted", "lower bound"
+FITTED, ANALOGY, LOWER_BOUND = "fitted", "by analogy", "lower bound"
 
 _PHASES = ("outside", "forward", "backward", "step")
-_RECORDINGS = Path(__file__).parent / "recordings"
 _SHOWN = 12  # rows of a table
 _USUAL_MACHINE = 8  # cards
 
@@ -70,6 +70,10 @@ class Row(NamedTuple):
         group_size: The number of ranks in a collective.
         launches: The number of kernels.
         calls: The number of calls.
+        outputs: The elements of the results.
+        tensors: The number of tensors among the arguments.
+        records_gradient: Whether autograd records the call.
+        is_aligned: Whether rows of matrices begin at multiples of 8 elements, and channels are such multiples.
     """
 
     op: str
@@ -86,76 +90,20 @@ class Row(NamedTuple):
     group_size: int
     launches: int
     calls: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Curves:
-    """The fraction of the roofline that the kernels of a card reach, by family and size.
-
-    Attributes:
-        card: Its name.
-        points: By family or "family/dtype": pairs of seconds at the roofline, ascending, and the fraction reached.
-        error: The median relative error over the recorded workloads; None if there were none.
-        source: What was recorded and with which versions.
-    """
-
-    card: str
-    points: dict[str, list[tuple[float, float]]]
-    error: float | None
-    source: str
-
-    def seconds(self, family: str, dtype: str, bound: float) -> float:
-        """The estimated time of a call that takes `bound` seconds at the roofline."""
-        points = self.points.get(f"{family}/{dtype}") or self.points.get(family)
-        if not points or bound <= 0:
-            return bound
-        at = bisect_left([size for size, _ in points], bound)
-        if at == 0:
-            return max(points[0][0] / points[0][1], bound)  # smaller calls take as long as the smallest recorded one
-        if at == len(points):
-            return bound / points[-1][1]
-        (low, first), (high, second) = points[at - 1], points[at]
-        share = math.log(bound / low) / math.log(high / low)
-        return bound / (first + (second - first) * share)
-
-
-def load_curves(path: Path) -> Curves:
-    """Reads a file written by `tools/record_step_time.py`.
-
-    Raises:
-        ValueError: The file has another format.
-    """
-    try:
-        data = json.loads(path.read_text())
-        points = {
-            name: sorted((float(size), float(part)) for size, part in pairs) for name, pairs in data["curves"].items()
-        }
-        sizes = [(size, part) for pairs in points.values() for size, part in pairs]
-        if not all(size > 0 and part > 0 for size, part in sizes):
-            raise ValueError("sizes and fractions must be above 0")
-        errors = sorted(abs(row["estimated"] / row["measured"] - 1) for row in data["workloads"])
-        error = errors[len(errors) // 2] if errors else None
-        return Curves(str(data["card"]), points, error, str(data["source"]))
-    except (OSError, KeyError, TypeError, AttributeError, ValueError, ZeroDivisionError) as problem:
-        raise ValueError(f"{path}: not a recording of step times: {problem}") from None
-
-
-@functools.cache
-def _recorded_curves(card: str) -> Curves | None:
-    for path in sorted(_RECORDINGS.glob("step_time_*.json")):
-        curves = load_curves(path)
-        if curves.card == card:
-            return curves
-    return None
+    outputs: int = 0
+    tensors: int = 0
+    records_gradient: bool = False
+    is_aligned: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of a row on a card: the seconds of all its calls, and what limits them."""
+    """The cost of a row: the seconds of all its calls on the card, what limits them, and the seconds on the host."""
 
     row: Row
     seconds: float
     limit: str  # "products", "memory", "link" or "launches"
+    host: float = 0.0
 
 
 def _limits(row: Row, speed: Speed, cards_of_machine: int) -> dict[str, float]:
@@ -169,18 +117,20 @@ def _limits(row: Row, speed: Speed, cards_of_machine: int) -> dict[str, float]:
     return {"products": products, "memory": row.nbytes / speed.memory, "link": link}
 
 
-def bound_seconds(row: Row, card: str) -> float:
-    """The roofline's time of one call on a card, without kernel launches. `Curves` are indexed by it."""
-    return max(_limits(row, speed_of(find_card(card)), _USUAL_MACHINE).values())
-
-
-def _cost(row: Row, speed: Speed, curves: Curves | None, cards_of_machine: int) -> Cost:
+def _cost(row: Row, speed: Speed, recording: Recording | None, cards_of_machine: int) -> Cost:
     limits = _limits(row, speed, cards_of_machine)
-    bound = max(limits.values())
     launches = row.launches * speed.launch
+    bound = max(limits.values())
     limit = max(limits, key=lambda name: limits[name]) if bound >= launches else "launches"
-    reached = bound if curves is None else curves.seconds(row.family, row.dtype, bound)
-    return Cost(row, max(reached, launches) * row.calls, limit)
+    if _is_of_host(row) or not row.launches:
+        bound, launches = 0.0, 0.0
+    seconds = max(bound, launches)
+    host = 0.0
+    if recording is not None:
+        host = recording.host_seconds(row)
+        fitted = recording.kernel_seconds(row, speed) if seconds else None
+        seconds = seconds if fitted is None else max(fitted, limits["link"])
+    return Cost(row, seconds * row.calls, limit, host * row.calls)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,11 +139,12 @@ class Estimate:
 
     Attributes:
         card: Its name.
-        basis: "fitted" to a recording of the card, or "lower bound".
-        error: The median relative error over the recorded workloads; None for a lower bound.
+        basis: "fitted" to a recording of the card, "by analogy" with the recorded card, or "lower bound".
+        error: The median relative error over the recorded programs not used for fitting; None if unknown.
         costs: The cost of each row.
         uncounted: The number of calls whose work is not known: those with symbolic sizes or other layouts than strided.
         steps: The number of optimizer steps; the maximum if there are several optimizers.
+        source: The recording, with the machine and the versions; "" for a lower bound.
     """
 
     card: str
@@ -202,6 +153,7 @@ class Estimate:
     costs: list[Cost]
     uncounted: int
     steps: int
+    source: str = ""
 
     def _sum(self, of: Callable[[Row], int]) -> int:
         return sum(of(cost.row) * cost.row.calls for cost in self.costs)
@@ -244,14 +196,26 @@ class Estimate:
         return max(self._seconds(are_collectives=True).values(), default=0.0)
 
     @property
+    def on_host(self) -> float:
+        """The seconds that Python and PyTorch take on the host to launch everything; 0 in a lower bound."""
+        return sum(cost.host for cost in self.costs)
+
+    @property
     def seconds(self) -> float:
-        """The longer of computation and communication, assuming that they overlap completely."""
-        return max(self.computing, self.communicating)
+        """The longest of computation, communication and the host's part, assuming that they overlap completely."""
+        return max(self.computing, self.communicating, self.on_host)
+
+    @property
+    def is_bound_by_host(self) -> bool:
+        """Whether the card waits for the host."""
+        return self.on_host > max(self.computing, self.communicating)
 
     def _by(self, name_of: Callable[[Cost], str]) -> dict[str, float]:
         found: dict[str, float] = defaultdict(float)
         for cost in self.costs:
-            found[name_of(cost)] += cost.seconds
+            seconds = cost.host if self.is_bound_by_host else cost.seconds
+            if seconds:
+                found[name_of(cost)] += seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def by_module(self) -> dict[str, float]:
@@ -271,8 +235,8 @@ class Estimate:
         return self._by(lambda cost: cost.row.phase)
 
     def by_limit(self) -> dict[str, float]:
-        """Seconds by what limits them: "products", "memory", "link" or "launches"."""
-        return self._by(lambda cost: cost.limit)
+        """Seconds by what limits them: "products", "memory", "link" or "launches", or "host"."""
+        return self._by(lambda cost: "host" if self.is_bound_by_host else cost.limit)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -285,6 +249,8 @@ class Estimate:
             "seconds": self.seconds,
             "computing": self.computing,
             "communicating": self.communicating,
+            "on_host": self.on_host,
+            "source": self.source,
             "steps": self.steps,
             "flops": self.flops,
             "nbytes": self.nbytes,
@@ -311,13 +277,8 @@ class Estimate:
 
 def format_data(data: dict[str, Any]) -> str:
     """The printed form of an estimate."""
-    if data["basis"] == LOWER_BOUND:
-        basis = "a lower bound from the roofline, not fitted to a recording of the card"
-        least = "at least "
-    else:
-        basis = "fitted to a recording of the card"
-        basis += "" if data["error"] is None else f", {data['error']:.0%} off in the median of its workloads"
-        least = "about "
+    least = "at least " if data["basis"] == LOWER_BOUND else "about "
+    basis = basis_of(data)
     lines = [f"time on {data['card']}: {least}{shown_seconds(data['seconds'])} ({basis})"]
     if data["steps"] > 1:
         lines.append(f"  {data['steps']} steps: {least}{shown_seconds(data['seconds'] / data['steps'])} each")
@@ -329,6 +290,8 @@ def format_data(data: dict[str, Any]) -> str:
             f"  {shown_seconds(data['communicating'])} of communication ({traffic}) beside "
             f"{shown_seconds(data['computing'])} of computation"
         )
+    if data["on_host"]:
+        lines.append(f"  {host_of(data)}")
     if data["uncounted"]:
         lines.append(f"  not counted: {data['uncounted']} calls, of symbolic sizes or other layouts")
     for title in ("phases", "limits", "families"):
@@ -348,6 +311,10 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
         self._meter = _C.WorkMeter()
         self._exits = contextlib.ExitStack()
         self._steps: dict[int, int] = defaultdict(int)
+        self._parameters: dict[int, int] = defaultdict(
+            int
+        )  # calls of step() by the number of parameters with gradients
+        self._modules = 0  # calls of modules
         self._cards: Cards | None = None
         self._was_entered = False
 
@@ -364,6 +331,7 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
         entered = _C.EnteredFakeMode(state, self._meter)
         self._exits.callback(entered.leave)
         self._exits.enter_context(ModuleScopes(after_step=self._count_step))
+        self._exits.callback(register_module_forward_pre_hook(self._count_module).remove)
         return self
 
     def __exit__(
@@ -373,27 +341,42 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
 
     def _count_step(self, optimizer: Optimizer) -> None:
         self._steps[id(optimizer)] += 1
+        given = sum(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        self._parameters[given] += 1
+
+    def _count_module(self, module: nn.Module, arguments: Any) -> None:
+        self._modules += 1
 
     @property
     def rows(self) -> list[Row]:
         """The counted work, including that on the host, ordered by first call."""
+        return [row for row in self.host_rows if row.launches]
+
+    @property
+    def host_rows(self) -> list[Row]:
+        """`rows` and all else that takes time on the host: views, calls of modules, steps of optimizers."""
         scopes = _C.memory_scopes()
-        return [
+        found = [
             Row(op, scopes[scope], _PHASES[activity], family, device, dtype, tf32, *figures)
             for op, scope, activity, family, device, dtype, tf32, *figures in self._meter.rows()
         ]
+        found += [_python_row(STEP, "step", calls, count) for count, calls in self._parameters.items()]
+        return found + ([_python_row(MODULE, "forward", self._modules, 0)] if self._modules else [])
 
     @property
     def flops(self) -> int:
         """Operations in products, convolutions and attention, including those on the host."""
         return sum(row.flops * row.calls for row in self.rows)
 
-    def estimate(self, card: str | Card | None = None, *, curves: Curves | None = None) -> Estimate:
+    def estimate(
+        self, card: str | Card | None = None, *, recording: Recording | None = None, lower_bound: bool = False
+    ) -> Estimate:
         """The estimated time of the work counted on claimed cards.
 
         Args:
             card: The kind of card (`"L40S"`); by default that of the mode.
-            curves: A recording of that card; by default the one included in the package, if any.
+            recording: A recording to use; by default that of the card, or else of the only recorded card.
+            lower_bound: Whether to use the roofline alone.
 
         Raises:
             ValueError: There is no such card.
@@ -403,21 +386,29 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
             card = cards[0] if cards is not None and len(cards) > 0 else DEFAULT
         known = find_card(card) if isinstance(card, str) else card
         speed = speed_of(known)
-        curves = curves or _recorded_curves(known.name)
+        if lower_bound:
+            recording = None
+        elif recording is None:
+            recording = recordings().get(known.name) or next(iter(recordings().values()), None)
         count = len(cards) if cards is not None and cards.are_limited else _USUAL_MACHINE
-        costs = [_cost(row, speed, curves, count) for row in self.rows if not _is_of_host(row)]
+        is_own = recording is not None and recording.card == known.name
         return Estimate(
             known.name,
-            LOWER_BOUND if curves is None else FITTED,
-            None if curves is None else curves.error,
-            costs,
+            LOWER_BOUND if recording is None else FITTED if is_own else ANALOGY,
+            recording.error if recording is not None and is_own else None,
+            [_cost(row, speed, recording, count) for row in self.host_rows],
             self._meter.uncounted,
             max(self._steps.values(), default=0),
+            "" if recording is None else recording.source,
         )
 
     def estimates(self, cards: Iterable[str]) -> dict[str, Estimate]:
         """Estimates for several kinds of cards."""
         return {card: self.estimate(card) for card in cards}
+
+
+def _python_row(name: str, phase: str, calls: int, tensors: int) -> Row:
+    return Row(name, "", phase, "python", "cpu", "", False, 0, 0, 0, 0, 0, 0, calls, 0, tensors)
 
 
 def _is_of_host(row: Row) -> bool:

@@ -25,6 +25,14 @@ void set_flops(Work& work, int64_t flops) {
   work.flops = work.least_flops = flops;
 }
 
+constexpr int64_t kAlignment = 8;
+
+// Whether rows, or columns if these are contiguous, begin at multiples of the alignment.
+bool is_aligned(const c10::TensorImpl& matrix) {
+  const int64_t dim = matrix.dim();
+  return dim >= 2 && std::max(matrix.stride(dim - 1), matrix.stride(dim - 2)) % kAlignment == 0;
+}
+
 // ---- Matrices
 
 // The rows of the first factor (all dimensions but the last) times the elements of the second without its batch.
@@ -37,6 +45,7 @@ void matrices(const FinishedCall& call, Work& work) {
   const c10::TensorImpl& b = *call.arguments[kFirst + 1].toTensor().unsafeGetTensorImpl();
   work.dtype = c10::typeMetaToScalarType(a.dtype());
   const int64_t columns = b.dim() >= 2 ? b.size(b.dim() - 1) : 1;
+  work.is_aligned = is_aligned(a) && is_aligned(b) && columns % kAlignment == 0;
   set_flops(work, product({2, a.numel(), columns}));
 }
 
@@ -64,6 +73,10 @@ int64_t positions(const c10::TensorImpl& tensor) {
   return count;
 }
 
+bool has_aligned_channels(const c10::TensorImpl& weight) {
+  return weight.size(0) % kAlignment == 0 && weight.size(1) % kAlignment == 0;
+}
+
 // Every weight is used once per position of the output, or of the input for a transposed convolution.
 void convolution(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* input = call.find_tensor(call.find("input") != nullptr ? "input" : "self");
@@ -75,6 +88,7 @@ void convolution(const FinishedCall& call, Work& work) {
   const c10::IValue* transposed = call.find("transposed");
   const bool is_transposed = (transposed != nullptr && transposed->toBool()) ||
       call.traits.base_name().find("transpose") != std::string_view::npos;
+  work.is_aligned = has_aligned_channels(*weight);
   const bool is_single = output->dim() < weight->dim();  // an unbatched input
   const int64_t count = is_single ? 0 : positions(is_transposed ? *input : *output);
   set_flops(work, product({2, count, weight->numel()}));
@@ -91,6 +105,7 @@ void convolution_backward(const FinishedCall& call, Work& work) {
   }
   const bool is_transposed = transposed != nullptr && transposed->toBool();
   const c10::List<bool> wanted = mask->toBoolList();
+  work.is_aligned = has_aligned_channels(*weight);
   const int64_t products = int64_t{wanted.get(0)} + int64_t{wanted.get(1)};
   set_flops(work, product({2, products, positions(is_transposed ? *input : *gradient), weight->numel()}));
   work.launches = static_cast<int32_t>(products + int64_t{wanted.get(2)});
@@ -144,7 +159,28 @@ void attention_of_positions(const FinishedCall& call, Work& work) {
 
 // ---- Recurrent networks
 
-// Every weight is used once per step and sequence. The biases, which are few, are counted as weights.
+// The length of the longest sequence: one step of a layer waits for the previous one.
+int64_t steps_of(const FinishedCall& call, const c10::TensorImpl& input) {
+  const c10::IValue* packed = call.find("batch_sizes");
+  if (packed != nullptr && packed->isIntList() && !packed->toIntList().empty()) {
+    return static_cast<int64_t>(packed->toIntList().size());
+  }
+  const c10::IValue* batch_first = call.find("batch_first");
+  return input.size(batch_first != nullptr && batch_first->toBool() ? 1 : 0);
+}
+
+// Whether one kernel runs all steps of a layer, as recorded with cuDNN 9.19 on an H200. See the recording of
+// tools/record_step_time.py.
+bool is_persistent(const FinishedCall& call, int64_t steps, bool is_backward) {
+  const c10::IValue* hidden = call.find("hidden_size");
+  const c10::TensorImpl* input = call.find_tensor("input");
+  const c10::ScalarType dtype = c10::typeMetaToScalarType(input->dtype());
+  return hidden != nullptr && hidden->isInt() && hidden->toInt() <= (is_backward ? 128 : 192) && steps > 1 &&
+      (dtype == c10::kFloat || dtype == c10::kHalf);
+}
+
+// Every weight is used once per step and sequence. The biases, which are few, are counted as weights. A step of a layer
+// takes two kernels, of the product and of the gates, or there are two for all steps.
 template <int kPasses>
 void recurrent(const FinishedCall& call, Work& work) {
   const c10::TensorImpl* input = call.find_tensor("input");
@@ -152,13 +188,19 @@ void recurrent(const FinishedCall& call, Work& work) {
   if (input == nullptr || weights == nullptr || !weights->isTensorList() || input->dim() < 2) {
     return;
   }
-  const int64_t steps = input->dim() == 3 ? saturating_product(input->size(0), input->size(1)) : input->size(0);
+  const int64_t positions = input->dim() == 3 ? saturating_product(input->size(0), input->size(1)) : input->size(0);
   int64_t elements = 0;
+  int64_t matrices = 0;
   for (const at::Tensor& weight : weights->toTensorVector()) {
     elements += weight.dim() == 2 ? weight.unsafeGetTensorImpl()->numel() : 0;
+    matrices += weight.dim() == 2 ? 1 : 0;
   }
-  set_flops(work, product({2, kPasses, steps, elements}));
-  work.launches = static_cast<int32_t>(weights->toTensorVector().size()) * kPasses;
+  set_flops(work, product({2, kPasses, positions, elements}));
+  // Two matrices per layer and direction: those of the input and of the state.
+  const int64_t steps = steps_of(call, *input);
+  const int64_t launches =
+      product({is_persistent(call, steps, kPasses == 2) ? 1 : steps, std::max<int64_t>(matrices, 1)});
+  work.launches = static_cast<int32_t>(std::min<int64_t>(launches, std::numeric_limits<int32_t>::max()));
 }
 
 constexpr Row kRows[] = {

@@ -2,6 +2,7 @@
 #include <torchfake/work/meter.h>
 
 #include <ATen/Context.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/hash.h>
 
 #include <torch/csrc/autograd/graph_task.h>
@@ -21,6 +22,8 @@ uint64_t hash_of(const WorkRow& row) {
         work.nbytes,
         work.traffic,
         static_cast<int64_t>(work.launches),
+        static_cast<int64_t>(row.tensors),
+        static_cast<int64_t>(row.records_gradient),
         static_cast<int64_t>(work.dtype),
         static_cast<int64_t>(work.device.index())}) {
     hash = c10::hash_combine(hash, static_cast<size_t>(part));
@@ -29,7 +32,28 @@ uint64_t hash_of(const WorkRow& row) {
 }
 
 bool are_equal(const WorkRow& a, const WorkRow& b) {
-  return a.op.data() == b.op.data() && a.scope == b.scope && a.activity == b.activity && a.work == b.work;
+  return a.op.data() == b.op.data() && a.scope == b.scope && a.activity == b.activity &&
+      a.records_gradient == b.records_gradient && a.tensors == b.tensors && a.work == b.work;
+}
+
+// Counts the tensors among the arguments, and notes whether one of them requires a gradient.
+void count_tensors(c10::ArrayRef<c10::IValue> arguments, WorkRow& row) {
+  const auto count = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) {
+      ++row.tensors;
+      row.records_gradient |= tensor.requires_grad();
+    }
+  };
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      count(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) {
+        count(tensor);
+      }
+    }
+  }
+  row.records_gradient &= c10::GradMode::is_enabled();
 }
 
 // Products of float32 may be computed in TF32 if the program allows it; for cuDNN it is allowed by default.
@@ -59,6 +83,7 @@ void WorkMeter::on_op(
   row.op = call.traits.name;
   row.work = work_of(call);
   row.work.may_use_tf32 = may_use_tf32(row.work);
+  count_tensors(arguments, row);
   const memory::LedgerContext& context = memory::ledger_context();
   const bool is_backward = torch::autograd::get_current_graph_task_id() != -1;
   row.activity = static_cast<uint8_t>(is_backward ? memory::Activity::kBackward : context.activity);
@@ -68,9 +93,6 @@ void WorkMeter::on_op(
     row.scope = scopes_of_nodes_.of_current_node();
   } else {
     scopes_of_nodes_.note(row.scope);  // for views as well, which also create nodes
-  }
-  if (row.work.launches == 0) {
-    return;
   }
   std::vector<uint32_t>& candidates = rows_by_hash_[hash_of(row)];
   for (const uint32_t candidate : candidates) {

@@ -12,11 +12,14 @@
 
 namespace torchfake::work {
 
-// All calls with equal work by one operator, in one module and one activity.
+// All calls with equal work by one operator, in one module and one activity. Views and other calls without a kernel have
+// rows too: they take time on the host.
 struct WorkRow {
   std::string_view op;  // lives as long as the process
   uint32_t scope = 0;  // see memory/scopes.h
   uint8_t activity = 0;  // memory::Activity
+  bool records_gradient = false;  // whether autograd makes a node for the call
+  uint32_t tensors = 0;  // among the arguments
   Work work;
   int64_t calls = 0;
 };

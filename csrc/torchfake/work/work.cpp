@@ -44,6 +44,7 @@ bool is_overwritten(const OpTraits& traits, size_t arg) {
 struct Moved {
   int64_t read = 0;
   int64_t written = 0;
+  int64_t outputs = 0;  // elements
   bool on_host = false;
   bool on_card = false;
   c10::Device device{c10::kCPU};
@@ -72,7 +73,10 @@ void read_arguments(const FinishedCall& call, Moved& moved) {
       moved.note(tensor);
       moved.storages.push_back(storage_of(tensor));
       const int64_t nbytes = bytes_of(tensor);
-      moved.written += call.traits.args[i].is_written ? nbytes : 0;
+      if (call.traits.args[i].is_written) {
+        moved.written += nbytes;
+        moved.outputs += distinct_elements(tensor);
+      }
       moved.read += takes_shape_only || is_overwritten(call.traits, i) ? 0 : nbytes;
     });
   }
@@ -85,6 +89,7 @@ void read_outputs(const FinishedCall& call, Moved& moved) {
       const c10::StorageImpl* storage = storage_of(tensor);
       if (std::find(moved.storages.begin(), moved.storages.end(), storage) == moved.storages.end()) {
         moved.written += bytes_of(tensor);
+        moved.outputs += distinct_elements(tensor);
       }
     });
   }
@@ -186,6 +191,7 @@ Work work_of(const FinishedCall& call) {
   }
   work.family = family_of(call.traits);
   work.nbytes = moved.read + moved.written;
+  work.outputs = moved.outputs;
   work.launches = 1;
   if (moved.on_card && moved.on_host && !call.traits.is_collective) {
     work.family = Family::kTransfer;

@@ -38,6 +38,8 @@ struct Work {
   int64_t least_flops = 0;
   // The bytes of memory that must be read or written.
   int64_t nbytes = 0;
+  // The elements of the outputs. Together with `flops`: how many kernels can work on at once.
+  int64_t outputs = 0;
   // The bytes that a rank sends or receives over its link. For kCollective and kTransfer.
   int64_t traffic = 0;
   int32_t launches = 0;
@@ -45,6 +47,8 @@ struct Work {
   Family family = Family::kOther;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // in which products are computed
   bool may_use_tf32 = false;
+  // Whether rows of matrices begin at multiples of 8 elements, and channels are such multiples, as tensor cores need.
+  bool is_aligned = true;
   c10::Device device{c10::kCPU};
 
   bool operator==(const Work& other) const = default;
