@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from torchfake import _C
+from torchfake._assumed_checks import AssumedChecks
 from torchfake._children import Children, format_children
 from torchfake._memory_report import Report
 from torchfake._memory_tracking import Tracker
@@ -88,8 +90,8 @@ class Launch:
         }
 
 
-def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
-    """The `__main__` module of a program, and its code."""
+def _load(program: Program, checks: AssumedChecks | None) -> tuple[types.ModuleType, types.CodeType]:
+    """The `__main__` module of a program, and its code. See `_assumed_checks` on the checks in it."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     if not program.is_module:
@@ -99,7 +101,10 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
         if not path.is_file():
             raise ProgramNotFoundError(f"can't open file '{program.name}': no such script")
         main.__file__ = str(path)
-        return main, compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        source = path.read_bytes()
+        if checks is not None:
+            return main, checks.compile(source, str(path))
+        return main, compile(source, str(path), "exec", dont_inherit=True)
     name = program.name
     try:
         spec = importlib.util.find_spec(name)
@@ -112,6 +117,8 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
         raise ProgramNotFoundError(f"no module named {program.name}")
     main.__file__, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
     code = spec.loader.get_code(name)  # type: ignore[attr-defined]
+    if checks is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        return main, checks.compile(spec.loader.get_data(spec.origin), spec.origin)
     if code is None:
         raise ProgramNotFoundError(f"{program.name}: no code to run")
     return main, code
@@ -198,12 +205,14 @@ def execute_program(
         ProgramNotFoundError: There is no such script or module.
     """
     try:
-        main, code = _load(program)
+    checks = AssumedChecks() if mode._state.has_stand_ins else None
+        main, code = _load(program, checks)
     except SyntaxError as error:
         sys.excepthook(type(error), error.with_traceback(None), None)  # the program's, so without frames of ours
         return 1, error
     with _as_main(program, main, environment):
-        with mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
+        assumed = contextlib.nullcontext() if checks is None else checks.active(sys.path[0])
+        with assumed, mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
             ended = _execute(code, main)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
