@@ -24,6 +24,7 @@ from torchfake._assumed_checks import AssumedChecks
 from torchfake._children import Children, format_children
 from torchfake._memory_report import Report
 from torchfake._memory_tracking import Tracker
+from torchfake._peers import Peers
 from torchfake._progress import progress
 from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
@@ -116,9 +117,9 @@ def _load(program: Program, checks: AssumedChecks | None) -> tuple[types.ModuleT
     if spec is None or spec.loader is None or spec.origin is None:
         raise ProgramNotFoundError(f"no module named {program.name}")
     main.__file__, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
-    code = spec.loader.get_code(name)  # type: ignore[attr-defined]
     if checks is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
         return main, checks.compile(spec.loader.get_data(spec.origin), spec.origin)
+    code = spec.loader.get_code(name)  # type: ignore[attr-defined]
     if code is None:
         raise ProgramNotFoundError(f"{program.name}: no code to run")
     return main, code
@@ -204,8 +205,8 @@ def execute_program(
     Raises:
         ProgramNotFoundError: There is no such script or module.
     """
-    try:
     checks = AssumedChecks() if mode._state.has_stand_ins else None
+    try:
         main, code = _load(program, checks)
     except SyntaxError as error:
         sys.excepthook(type(error), error.with_traceback(None), None)  # the program's, so without frames of ours
@@ -231,6 +232,7 @@ def run_program(
     track: bool = False,
     time_steps: bool = False,
     children: Children | None = None,
+    peers: Peers | None = None,
 ) -> int:
     """Runs a program in `mode` and reports on it. Returns Python's exit code, or OUT_OF_MEMORY.
 
@@ -244,7 +246,8 @@ def run_program(
     environment = launch.environment() if launch else {}
     watched = contextlib.nullcontext() if quiet else progress(mode)
     followed = contextlib.nullcontext() if children is None else children.watched()
-    with watched, followed:
+    mode.peers = peers
+    with watched, followed, contextlib.nullcontext() if peers is None else contextlib.closing(peers):
         exit_code, error = execute_program(program, mode, environment, tracker, work)
     report = make_report(program, mode, time.perf_counter() - begin, exit_code, error, counter.counts())
     rank = environment.get("RANK", os.environ.get("RANK", ""))

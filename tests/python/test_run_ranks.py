@@ -214,6 +214,49 @@ def test_what_only_a_peer_knows_is_a_typed_error(tmp_path, capsys):
     assert "what rank 1 sends is unknown" in shown
 
 
+PIPELINE = """
+    import os, torch, torch.nn as nn, torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    stage = PipelineStage(nn.Linear(8 << rank, 16 << rank).cuda(), rank, world, torch.device("cuda", rank))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    if rank == 0:
+        schedule.step(torch.randn(4, 8, device="cuda"))
+    elif rank == world - 1:
+        schedule.step(target=torch.randn(4, 8 << world, device="cuda"))
+    else:
+        schedule.step()
+    print("done", rank, stage.submod.weight.grad is not None)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_neighbours_of_a_pipeline_stage_run_as_well(tmp_path, rank):
+    options = ("--gpus", "3xH200", "--nproc-per-node", "3", "--rank", str(rank), "--json", "report.json")
+    ended = command(tmp_path, *options, "train.py", text=PIPELINE)
+    assert ended.stdout == f"done {rank} True\n", ended.stderr
+    answers = {entry["answer"] for entry in json.loads((tmp_path / "report.json").read_text())["stand_ins"]}
+    assert f"the object of rank {abs(rank - 1)}, which runs as well" in answers
+
+
+def test_a_peer_that_ends_without_sending_is_named(tmp_path):
+    text = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        shapes = [None]
+        if dist.get_rank() == 1:
+            raise SystemExit("no shapes")
+        dist.recv_object_list(shapes, src=1)
+    """
+    ended = command(tmp_path, "--gpus", "2xH200", "--nproc-per-node", "2", "train.py", text=text)
+    assert ended.returncode == 1
+    assert "what rank 1 sends is unknown: rank 1 ended with 1: no shapes." in ended.stderr
+
+
 def test_a_group_of_one_rank_gathers_what_it_gives(tmp_path, capsys):
     program = """
         import torch.distributed as dist
