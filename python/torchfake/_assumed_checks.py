@@ -29,24 +29,26 @@ from torchfake.stand_ins import CHECK
 class _Checks(ast.NodeTransformer):
     """Adds the question to every check. Positions stay those of the program, for tracebacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
         self.count = 0
 
-    def _question(self, place: ast.expr) -> ast.expr:
+    def _question(self, check: ast.expr) -> ast.expr:
         self.count += 1
-        call = ast.Call(ast.Name(HOLDS, ast.Load()), [], [])
-        for node in (call, call.func):
-            ast.copy_location(node, place)
+        place = (check.lineno, check.end_lineno or 0, check.col_offset, check.end_col_offset or 0)
+        call = ast.Call(ast.Name(HOLDS, ast.Load()), [ast.Constant(part) for part in (self._path, *place)], [])
+        for node in (call, call.func, *call.args):
+            ast.copy_location(node, check)
         return call
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """`assert a, b` becomes `assert a or _holds(), b`."""
+        """`assert a, b` becomes `assert a or _holds(...), b`."""
         self.generic_visit(node)
         node.test = ast.copy_location(ast.BoolOp(ast.Or(), [node.test, self._question(node.test)]), node.test)
         return node
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        """`if a: raise b` becomes `if a and not _holds(): raise b`."""
+        """`if a: raise b` becomes `if a and not _holds(...): raise b`."""
         self.generic_visit(node)
         if _ends_in_error(node.body):
             fails = ast.copy_location(ast.UnaryOp(ast.Not(), self._question(node.test)), node.test)
@@ -54,7 +56,7 @@ class _Checks(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """`assert_close(a, b)` becomes that, and `except AssertionError: if not _holds(): raise`."""
+        """`assert_close(a, b)` becomes that, and `except AssertionError: if not _holds(...): raise`."""
         self.generic_visit(node)
         called = node.value.func if isinstance(node.value, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
@@ -90,7 +92,7 @@ class AssumedChecks:
 
     def compile(self, source: bytes, path: str) -> CodeType:
         """Compiles a file of the program, with questions at its checks."""
-        checks = _Checks()
+        checks = _Checks(path)
         tree = checks.visit(ast.parse(source, path))
         self._sources[path] = source
         self._flow = None
@@ -109,18 +111,16 @@ class AssumedChecks:
             sys.meta_path.remove(finder)
             del builtin[HOLDS]
 
-    def _holds(self) -> bool:
-        """Whether the check that the caller evaluates, and that failed, may depend on stand-ins: it then passes."""
-        frame = sys._getframe(1)
+    def _holds(self, path: str, *place: int) -> bool:
+        """Whether a check that failed may depend on stand-ins: it then passes."""
         mode = current_mode()
         if not isinstance(mode, fake_mode) or not mode._state.has_stand_ins:
             return False
         if self._flow is None:
-            self._flow = StandInFlow({path: ast.parse(source) for path, source in self._sources.items()})
-        place = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-        check = self._flow.at(frame.f_code.co_filename, place)
-        lines = {path: mode.stand_ins.lines_in(path) for path in self._sources}
-        size_lines = {path: mode.stand_ins.lines_in(path, about_sizes=True) for path in self._sources}
+            self._flow = StandInFlow({file: ast.parse(source) for file, source in self._sources.items()})
+        check = self._flow.at(path, place)
+        lines = {file: mode.stand_ins.lines_in(file) for file in self._sources}
+        size_lines = {file: mode.stand_ins.lines_in(file, about_sizes=True) for file in self._sources}
         if check is None or not self._flow.depends_on(check, lines, size_lines):
             return False
         mode.stand_ins.hear(CHECK, "passes, since it follows from stand-ins")

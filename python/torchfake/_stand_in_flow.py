@@ -54,7 +54,7 @@ class StandInFlow:
             if isinstance(node, _FUNCTIONS):
                 self._add_arguments(node)
 
-    def at(self, file: str, place: tuple[int | None, ...]) -> ast.expr | None:
+    def at(self, file: str, place: tuple[int, ...]) -> ast.expr | None:
         """The expression at these positions: first and last line, first and last column."""
         for node in self._parents:
             if isinstance(node, ast.expr):
