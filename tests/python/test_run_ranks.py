@@ -325,3 +325,27 @@ def test_hooks_of_ddp_read_the_future_of_a_collective(tmp_path, capsys):
     report = run(tmp_path, text, launch=Launch(1, 4, 0))
     assert capsys.readouterr().out.splitlines() == ["True", "True", "[1, 1, 4, 1] True"]
     assert {Path(entry["file"]).name for entry in report["stand_ins"]} == {"train.py"}
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_the_optimizer_state_of_all_shards_is_put_together(tmp_path, capsys, use_orig_params):
+    program = f"""
+        import torch, torch.nn as nn, torch.distributed as dist
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(dist.get_rank())
+        model = FSDP(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)).cuda(), use_orig_params={use_orig_params})
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        for kind in (StateDictType.FULL_STATE_DICT, StateDictType.SHARDED_STATE_DICT):
+            with FSDP.state_dict_type(model, kind):
+                state = FSDP.optim_state_dict(model, optimizer)
+                print({{name: tuple(each["exp_avg"].size()) for name, each in sorted(state["state"].items())}})
+                optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        optimizer.step()
+    """
+    sizes = {"0.bias": (256,), "0.weight": (256, 64), "1.bias": (64,), "1.weight": (64, 256)}
+    for rank in (0, 1):
+        assert run(tmp_path, program, Launch(1, 2, rank))["exit_code"] == 0, capsys.readouterr().err
+        assert capsys.readouterr().out == f"{sizes}\n" * 2
