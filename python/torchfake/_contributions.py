@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchfake import _C
 from torchfake._distributed import _applies, _has_stand_ins, _record_stand_in
+from torchfake.modes import current_mode, fake_mode
 
 _ANSWER = "as if every rank had this rank's values"
 
@@ -150,6 +151,30 @@ def all_gather_into_tensor(
     return _completed(work, [output_tensor])
 
 
+def send(
+    original: Callable[..., None], tensor: Any, dst: int | None = None, group: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    mine = _contribution(tensor, group)
+    original(tensor, dst, group, *args, **kwargs)
+    mode = current_mode()
+    if mine is not None and isinstance(mode, fake_mode):
+        mode.sent[dst, mine.shape, mine.dtype] = mine
+
+
+def recv(
+    original: Callable[..., int], tensor: Any, src: int | None = None, group: Any = None, *args: Any, **kwargs: Any
+) -> int:
+    """A rank that got a tensor from this one and sends one of the same size, as in a vote, sends the same values."""
+    sender = original(tensor, src, group, *args, **kwargs)
+    mode = current_mode()
+    if isinstance(mode, fake_mode) and isinstance(tensor, Tensor) and _applies():
+        theirs = mode.sent.get((src, tensor.shape, tensor.dtype))
+        if theirs is not None:
+            _record_stand_in("recv", group, "the values that this rank has sent there")
+            _write(tensor, theirs)
+    return sender
+
+
 # Its other names, some of them older, end in this one.
 _INTO_TENSOR = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
@@ -158,5 +183,7 @@ OF_KNOWN_VALUES: dict[str, Callable[..., Any]] = {
     "all_reduce": all_reduce,
     "broadcast": broadcast,
     "all_gather": all_gather,
+    "send": send,
+    "recv": recv,
     _INTO_TENSOR: all_gather_into_tensor,
 }

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torchfake._peers import PeerEndedError, Peers
 from torchfake._reading_code import reading_frame
 from torchfake._virtual_cards import current_cards
 from torchfake.errors import DataAccessError, DataDependentOutputException
@@ -184,11 +185,20 @@ def scatter_object_list(
         _record_stand_in("scatter_object_list", group)
 
 
+def _peers() -> Peers | None:
+    mode = current_mode()
+    return mode.peers if isinstance(mode, fake_mode) and mode._state.has_stand_ins else None
+
+
 def send_object_list(
     original: Callable[..., None], object_list: list[Any], dst: int | None = None, group: Any = None, **kwargs: Any
 ) -> None:
     if not _applies():
         original(object_list, dst, group, **kwargs)
+        return
+    peers = _peers()
+    if peers is not None:
+        peers.send(dist.get_rank(), _global_rank(dst, kwargs.get("group_dst"), group), object_list)
 
 
 def recv_object_list(
@@ -196,13 +206,28 @@ def recv_object_list(
 ) -> int:
     if not _applies():
         return original(object_list, src, group, **kwargs)
-    sender = kwargs.get("group_src", src)
+    group_source = kwargs.get("group_src")
+    sender = "any" if src is None and group_source is None else _global_rank(src, group_source, group)
+    peers = _peers()
+    reason = "since only one rank runs"
+    if peers is not None and isinstance(sender, int):
+        try:
+            object_list[:] = peers.receive(sender, dist.get_rank())
+        except PeerEndedError as error:
+            reason = str(error)
+        else:
+            _record_stand_in("recv_object_list", group, f"the object of rank {sender}, which runs as well")
+            return sender
     raise DataDependentOutputException(
-        f"recv_object_list: what rank {'any' if sender is None else sender} sends is unknown, since only one rank "
-        "runs. Pipeline stages request the shapes of their neighbours in this way: pass them "
+        f"recv_object_list: what rank {sender} sends is unknown: {reason}. Pipeline stages request the shapes of their "
+        "neighbours in this way: `torchfake run` runs these too, or pass them "
         "(PipelineStage(..., input_args=..., output_args=...)).",
         "recv_object_list",
     )
+
+
+def _global_rank(rank: int | None, group_rank: int | None, group: Any) -> int:
+    return rank if rank is not None else dist.get_global_rank(_group(group), group_rank or 0)
 
 
 def _has_stand_ins() -> bool:

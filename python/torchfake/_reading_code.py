@@ -21,6 +21,9 @@ _ENDS = ("RETURN", "YIELD", "FOR_ITER", "SEND", "RERAISE", "JUMP_BACKWARD")
 #: A path longer than this does more than raise.
 _PATH_LIMIT = 200
 
+#: The name by which programs that `_assumed_checks` compiles ask whether a failing check holds: a path with it raises.
+HOLDS = "__torchfake_check_holds__"
+
 
 def reading_frame() -> FrameType | None:
     """The innermost Python frame that is not one of torchfake's: it evaluates the expression that reads the number."""
@@ -65,7 +68,7 @@ def _raises(instructions: list[dis.Instruction], places: dict[int, int], place: 
         if place >= len(instructions):
             return False
         name = instructions[place].opname
-        if name == "RAISE_VARARGS":
+        if name == "RAISE_VARARGS" or instructions[place].argval == HOLDS:
             return True
         if name.startswith(_ENDS) or ("JUMP" in name and "_IF_" in name):
             return False

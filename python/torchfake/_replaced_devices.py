@@ -10,6 +10,7 @@ from torchfake import (
     _devices,
     _distributed,
     _loading,
+    _sharded_states,
     _training,
     _unused_parameters,
     _virtual_cards,
@@ -235,6 +236,16 @@ DISTRIBUTED = (
             optional=True,
         )
         for name, by in _contributions.OF_KNOWN_VALUES.items()
+    ),
+    *each(
+        "torch.distributed.fsdp._optim_utils:{}",
+        {
+            "_map_param_key_to_optim_keys": _sharded_states.optimizer_keys,
+            "_convert_all_state_info": _sharded_states.convert_state_info,
+        },
+        When.IN_MODE,
+        "With stand-ins, the other ranks hold the optimizer state of their shards, not of this rank's.",
+        optional=True,
     ),
     Patch(
         "torch.distributed.device_mesh:DeviceMesh.__init__",

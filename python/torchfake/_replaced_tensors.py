@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchfake import (
     _devices,
     _loading,
+    _saved_scripts,
     _saving,
     _serialization,
     _splits,
@@ -268,13 +269,26 @@ FILES = (
     ),
     *same(
         "torch.jit._script:{}",
-        "RecursiveScriptModule.save RecursiveScriptModule.save_to_buffer ScriptModule.save ScriptModule.save_to_buffer "
+        "RecursiveScriptModule.save RecursiveScriptModule.save_to_buffer ScriptModule.save ScriptModule.save_to_buffer",
+        _saved_scripts.save,
+        When.FAKES_EXIST,
+        "Reads the data of every tensor, which a fake does not have. Writes the code, and the fakes' metadata.",
+        optional=True,
+    ),
+    *same(
+        "torch.jit._script:{}",
         "RecursiveScriptModule._save_for_lite_interpreter ScriptModule._save_for_lite_interpreter "
         "RecursiveScriptModule._save_to_buffer_for_lite_interpreter ScriptModule._save_to_buffer_for_lite_interpreter",
-        _saving.save_script,
+        _saved_scripts.refuse,
         When.FAKES_EXIST,
         "Reads the data of every tensor, which a fake does not have.",
         optional=True,
+    ),
+    Patch(
+        "torch.jit._serialization:load",
+        _saved_scripts.load,
+        When.IN_MODE,
+        "Returns a module with empty tensors for one that was saved with fakes. Puts the fakes back.",
     ),
     Patch(
         "torch:Tensor._reduce_ex_internal",

@@ -17,8 +17,6 @@ from torch import Tensor
 from torchfake import _C
 from torchfake._explain import warn_at_program
 from torchfake._loading import _DTYPES
-from torchfake.errors import DataAccessError
-from torchfake.fake import find_fake
 
 #: The key of the marker in the header's metadata.
 MARKER = "torchfake"
@@ -26,23 +24,11 @@ MARKER = "torchfake"
 _warned: set[str] = set()
 
 
-def _warn(what: str) -> None:
+def warn_once(what: str, message: str) -> None:
+    """Warns at the program's line, the first time that `what` saves fakes."""
     if what not in _warned:
         _warned.add(what)
-        warn_at_program(
-            f"{what}: the tensors are fake; the file has their sizes and dtypes, and zeros for their data (a sparse "
-            "hole that takes no disk)."
-        )
-
-
-def save_script(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`save` and `save_to_buffer` of a scripted module: TorchScript's writer reads the data of every tensor."""
-    if find_fake((*self.parameters(), *self.buffers())) is not None:
-        raise DataAccessError(
-            "torch.jit.save: the module holds fake tensors, which have no data to write. Save its state_dict() with "
-            "torch.save, which writes sizes and dtypes, or keep this call out of the fake run."
-        )
-    return original(self, *args, **kwargs)
+        warn_at_program(f"{what}: {message}")
 
 
 def save_file(
@@ -81,4 +67,8 @@ def save_file(
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         file.truncate(8 + len(text) + offset)
-    _warn("safetensors.torch.save_file")
+    warn_once(
+        "safetensors.torch.save_file",
+        "the tensors are fake; the file has their sizes and dtypes, and zeros for their data (a sparse hole that takes "
+        "no disk).",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from torchfake._models import (
     make_inputs,
     parse_input,
 )
+from torchfake._peers import Peers
 from torchfake._report_cli import report
 from torchfake._run_outputs import Outputs
 from torchfake.inspect_model import Layer, print_layers, survey
@@ -238,6 +240,7 @@ def run(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page on memory use.")] = None,
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a file for the memory viewer.")] = None,
     trace_file: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write a Chrome trace.")] = None,
+    peers_folder: Annotated[Path | None, typer.Option("--peers", hidden=True)] = None,
 ) -> None:
     """Run a Python program on virtual cards, without memory or computation.
 
@@ -268,7 +271,7 @@ def run(
             unknown="error" if strict else "stand-in",
             strict=strict,
         )
-        own = ("rank", "json_file", "module", "nproc_per_node", "html", "snapshot", "trace_file")
+        own = ("rank", "json_file", "module", "nproc_per_node", "html", "snapshot", "trace_file", "peers_folder")
         left_out = {**dict.fromkeys(own), "nnodes": 1, "quiet": False}
         code = run_program(
             program,
@@ -280,11 +283,20 @@ def run(
             track=track,
             time_steps=time_steps,
             children=Children(_options_of(context, left_out), None if rank is None else int(rank)),
+            peers=Peers(functools.partial(_command_of_peer, context), peers_folder),
         )
     except (ValueError, ProgramNotFoundError, RankFailedError) as error:
         typer.echo(f"torchfake run: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from None
     raise typer.Exit(code)
+
+
+def _command_of_peer(context: typer.Context, rank: int, folder: Path) -> list[str]:
+    """The command line of another rank of the program, which leaves the objects that it sends in a folder."""
+    changed: dict[str, Any] = dict.fromkeys(("json_file", "html", "snapshot", "trace_file"))
+    changed |= {"rank": str(rank), "peers_folder": str(folder), "quiet": True, "track": False, "time_steps": False}
+    arguments = context.params["arguments"] or []
+    return [sys.executable, "-m", "torchfake", "run", *_options_of(context, changed), "--", *arguments]
 
 
 def _run_all(

@@ -22,6 +22,7 @@ from torchfake.errors import FakeTensorError, MixedModesError
 from torchfake.stand_ins import StandInLog
 
 if TYPE_CHECKING:
+    from torchfake._peers import Peers
     from torchfake.fake import FakeTensor
 
 #: Logs every operator run inside a mode, if its level is DEBUG when the mode is entered.
@@ -226,6 +227,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         self.cards = Cards.of(gpus, gpu_memory, faked=fake_cuda, unlimited=unlimited)
         self.stand_ins = StandInLog()
         self.meshes = []
+        self.peers = None
+        self.sent = {}
         self.backend = None
         super().__init__(
             _C.ModeState(
@@ -285,6 +288,8 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
         mode.cards = Cards.of(None, None, faked=state.fake_cuda)
         mode.stand_ins = StandInLog()
         mode.meshes = []
+        mode.peers = None
+        mode.sent = {}
         mode.backend = None
         Mode.__init__(mode, state)
         return mode
@@ -305,6 +310,10 @@ class fake_mode(Mode, contextlib.ContextDecorator):  # lower case: a function in
     stand_ins: StandInLog
     #: The named device meshes created in the mode: names, shape and ranks of each.
     meshes: list[dict[str, Any]]
+    #: The other ranks of the program, where objects can be received from them.
+    peers: Peers | None
+    #: The known values that were sent to a rank last, by rank, sizes and dtype.
+    sent: dict[tuple[int | None, torch.Size, torch.dtype], torch.Tensor]
     #: The backend of process groups that the program asked for.
     backend: str | None
 

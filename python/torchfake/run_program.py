@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 
 from torchfake import _C
+from torchfake._assumed_checks import AssumedChecks
 from torchfake._children import Children, format_children
 from torchfake._memory_report import Report
 from torchfake._memory_tracking import Tracker
+from torchfake._peers import Peers
 from torchfake._progress import progress
 from torchfake._run_outputs import Outputs
 from torchfake.modes import fake_mode
@@ -88,8 +91,8 @@ class Launch:
         }
 
 
-def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
-    """The `__main__` module of a program, and its code."""
+def _load(program: Program, checks: AssumedChecks | None) -> tuple[types.ModuleType, types.CodeType]:
+    """The `__main__` module of a program, and its code. See `_assumed_checks` on the checks in it."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     if not program.is_module:
@@ -99,7 +102,10 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
         if not path.is_file():
             raise ProgramNotFoundError(f"can't open file '{program.name}': no such script")
         main.__file__ = str(path)
-        return main, compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        source = path.read_bytes()
+        if checks is not None:
+            return main, checks.compile(source, str(path))
+        return main, compile(source, str(path), "exec", dont_inherit=True)
     name = program.name
     try:
         spec = importlib.util.find_spec(name)
@@ -111,6 +117,8 @@ def _load(program: Program) -> tuple[types.ModuleType, types.CodeType]:
     if spec is None or spec.loader is None or spec.origin is None:
         raise ProgramNotFoundError(f"no module named {program.name}")
     main.__file__, main.__spec__, main.__package__ = spec.origin, spec, spec.parent
+    if checks is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        return main, checks.compile(spec.loader.get_data(spec.origin), spec.origin)
     code = spec.loader.get_code(name)  # type: ignore[attr-defined]
     if code is None:
         raise ProgramNotFoundError(f"{program.name}: no code to run")
@@ -197,13 +205,15 @@ def execute_program(
     Raises:
         ProgramNotFoundError: There is no such script or module.
     """
+    checks = AssumedChecks() if mode._state.has_stand_ins else None
     try:
-        main, code = _load(program)
+        main, code = _load(program, checks)
     except SyntaxError as error:
         sys.excepthook(type(error), error.with_traceback(None), None)  # the program's, so without frames of ours
         return 1, error
     with _as_main(program, main, environment):
-        with mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
+        assumed = contextlib.nullcontext() if checks is None else checks.active(sys.path[0])
+        with assumed, mode, _threads_in(mode), tracker or contextlib.nullcontext(), work or contextlib.nullcontext():
             ended = _execute(code, main)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
@@ -222,6 +232,7 @@ def run_program(
     track: bool = False,
     time_steps: bool = False,
     children: Children | None = None,
+    peers: Peers | None = None,
 ) -> int:
     """Runs a program in `mode` and reports on it. Returns Python's exit code, or OUT_OF_MEMORY.
 
@@ -235,7 +246,8 @@ def run_program(
     environment = launch.environment() if launch else {}
     watched = contextlib.nullcontext() if quiet else progress(mode)
     followed = contextlib.nullcontext() if children is None else children.watched()
-    with watched, followed:
+    mode.peers = peers
+    with watched, followed, contextlib.nullcontext() if peers is None else contextlib.closing(peers):
         exit_code, error = execute_program(program, mode, environment, tracker, work)
     report = make_report(program, mode, time.perf_counter() - begin, exit_code, error, counter.counts())
     rank = environment.get("RANK", os.environ.get("RANK", ""))

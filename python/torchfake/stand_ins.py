@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from dataclasses import dataclass
 from types import FrameType
 
@@ -20,6 +21,9 @@ LIMIT_IN_FOR_LOOPS = 100 * LIMIT_IN_A_ROW
 
 #: A bound beyond this one is that of a dtype, and says nothing about sizes.
 _FAR = 2.0**31 - 1
+
+#: A check of the program that passes because it follows from stand-ins.
+CHECK = "check"
 
 #: The program's expression, by the operator that reads the value.
 _WRITTEN_AS = {
@@ -62,6 +66,10 @@ def _is_about_sizes(answer: str, frame: FrameType | None) -> bool:
     return is_integer and frame is not None and may_become_size(frame)
 
 
+def _gives(entry: StandIn, file: str) -> bool:
+    return entry.file == file and entry.what != CHECK
+
+
 class StandInLog:
     """Counts the stand-ins by the line that got them. Thread-safe."""
 
@@ -70,6 +78,8 @@ class StandInLog:
         self._entries: dict[tuple[str, int, str, str], StandIn] = {}
         self._last: tuple[str, int] | None = None
         self._in_a_row = 0
+        #: By file, the lines that called a function of a library that got a stand-in, and whether sizes follow from it.
+        self._callers: dict[str, set[tuple[int, bool]]] = defaultdict(set)
         #: The stand-ins that `tolist()` returned last.
         self.last_list: list[object] | None = None
 
@@ -104,6 +114,8 @@ class StandInLog:
             if entry is None:
                 entry = StandIn(file, line, what, answer, _is_about_sizes(answer, frame))
                 self._entries[file, line, what, answer] = entry
+            if "site-packages" in file:
+                self._hear_callers(frame, entry.is_about_sizes)
             entry.count += 1
             self._in_a_row = self._in_a_row + 1 if self._last == (file, line) else 1
             self._last = (file, line)
@@ -119,6 +131,18 @@ class StandInLog:
                 "bound it, or keep it out of the fake run.",
                 op,
             )
+
+    def _hear_callers(self, frame: FrameType | None, about_sizes: bool) -> None:
+        while frame is not None:
+            if "site-packages" not in frame.f_code.co_filename:
+                self._callers[frame.f_code.co_filename].add((frame.f_lineno, about_sizes))
+            frame = frame.f_back
+
+    def lines_in(self, file: str, *, about_sizes: bool = False) -> set[int]:
+        """The lines of a file that got stand-ins or called a library that did; or only those that sizes follow from."""
+        with self._lock:
+            read = [(entry.line, entry.is_about_sizes) for entry in self._entries.values() if _gives(entry, file)]
+            return {line for line, is_size in (*read, *self._callers[file]) if is_size or not about_sizes}
 
     def __deepcopy__(self, memo: dict[int, object]) -> StandInLog:
         return self  # the copy of a mode shares the log

@@ -19,6 +19,7 @@ from torchfake import (
     DynamicOutputShapeException,
     FakeTensorMode,
     UnknownValuesError,
+    _saving,
 )
 from torchfake.errors import FakeTensorError
 
@@ -140,14 +141,38 @@ def test_a_list_of_unknown_values_depends_on_data_as_pytorch_has_it(kind: Callab
     assert isinstance(caught.value, UnknownValuesError) and isinstance(caught.value, DataAccessError)
 
 
-def test_a_scripted_module_of_fakes_is_not_written(tmp_path) -> None:
-    with fake_mode():
-        module = torch.nn.Linear(2, 2).cuda()
-        traced = torch.jit.trace(module, torch.ones(1, 2, device="cuda"), check_trace=False)
-        for script in (traced, torch.jit.script(module)):
-            with pytest.raises(DataAccessError, match=r"torch\.jit\.save"):
-                torch.jit.save(script, io.BytesIO())
-            with pytest.raises(DataAccessError, match=r"torch\.jit\.save"):
-                script.save(str(tmp_path / "script.pt"))
+@pytest.mark.parametrize("way", [torch.jit.script, "trace"])
+@pytest.mark.parametrize("to_file", [True, False])
+def test_a_scripted_module_of_fakes_is_saved_and_loaded(tmp_path, way, to_file) -> None:
+    file = str(tmp_path / "script.pt") if to_file else io.BytesIO()
+    x = torch.ones(4, 200)
+    with fake_mode(gpus="2xH200"):
+        module = torch.nn.Sequential(torch.nn.Linear(200, 300), torch.nn.BatchNorm1d(300)).cuda()
+        module[0].bias.requires_grad_(False)
+        script = torch.jit.trace(module, x.cuda(), check_trace=False) if way == "trace" else way(module)
+        _saving._warned.discard("torch.jit.save")
+        with pytest.warns(UserWarning, match=r"torch\.jit\.save: the tensors are fake"):
+            torch.jit.save(script, file)
+        assert script(x.cuda()).shape == (4, 300)  # unchanged
+        for location, device in ((None, "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")):
+            if not to_file:
+                file.seek(0)
+            loaded = torch.jit.load(file, map_location=location)
+            assert {name: p.requires_grad for name, p in loaded.named_parameters()} == {
+                name: p.requires_grad for name, p in script.named_parameters()
+            }
+            assert loaded(x.to(device)).device == torch.device(device)
+            assert loaded(x.to(device)).shape == (4, 300)
+            assert {str(t.device) for t in loaded.state_dict().values()} == {device}
+
+
+def test_scripts_of_real_tensors_and_for_mobile_devices(tmp_path) -> None:
     real = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
-    torch.jit.save(real, io.BytesIO())
+    torch.jit.save(real, str(tmp_path / "real.pt"))
+    with fake_mode():
+        script = torch.jit.script(torch.nn.Linear(2, 2).cuda())
+        with pytest.raises(DataAccessError, match=r"torch\.jit: the module holds fake tensors"):
+            script._save_for_lite_interpreter(str(tmp_path / "lite.pt"))
+        torch.jit.save(script, str(tmp_path / "fake.pt"))
+    assert torch.equal(torch.jit.load(str(tmp_path / "real.pt")).weight, real.weight)
+    assert torch.jit.load(str(tmp_path / "fake.pt")).weight.shape == (0,)  # outside the mode there is no data

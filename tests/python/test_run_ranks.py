@@ -214,6 +214,49 @@ def test_what_only_a_peer_knows_is_a_typed_error(tmp_path, capsys):
     assert "what rank 1 sends is unknown" in shown
 
 
+PIPELINE = """
+    import os, torch, torch.nn as nn, torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+    stage = PipelineStage(nn.Linear(8 << rank, 16 << rank).cuda(), rank, world, torch.device("cuda", rank))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    if rank == 0:
+        schedule.step(torch.randn(4, 8, device="cuda"))
+    elif rank == world - 1:
+        schedule.step(target=torch.randn(4, 8 << world, device="cuda"))
+    else:
+        schedule.step()
+    print("done", rank, stage.submod.weight.grad is not None)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_neighbours_of_a_pipeline_stage_run_as_well(tmp_path, rank):
+    options = ("--gpus", "3xH200", "--nproc-per-node", "3", "--rank", str(rank), "--json", "report.json")
+    ended = command(tmp_path, *options, "train.py", text=PIPELINE)
+    assert ended.stdout == f"done {rank} True\n", ended.stderr
+    answers = {entry["answer"] for entry in json.loads((tmp_path / "report.json").read_text())["stand_ins"]}
+    assert f"the object of rank {abs(rank - 1)}, which runs as well" in answers
+
+
+def test_a_peer_that_ends_without_sending_is_named(tmp_path):
+    text = """
+        import torch.distributed as dist
+        dist.init_process_group("nccl")
+        shapes = [None]
+        if dist.get_rank() == 1:
+            raise SystemExit("no shapes")
+        dist.recv_object_list(shapes, src=1)
+    """
+    ended = command(tmp_path, "--gpus", "2xH200", "--nproc-per-node", "2", "train.py", text=text)
+    assert ended.returncode == 1
+    assert "what rank 1 sends is unknown: rank 1 ended with 1: no shapes." in ended.stderr
+
+
 def test_a_group_of_one_rank_gathers_what_it_gives(tmp_path, capsys):
     program = """
         import torch.distributed as dist
@@ -282,3 +325,27 @@ def test_hooks_of_ddp_read_the_future_of_a_collective(tmp_path, capsys):
     report = run(tmp_path, text, launch=Launch(1, 4, 0))
     assert capsys.readouterr().out.splitlines() == ["True", "True", "[1, 1, 4, 1] True"]
     assert {Path(entry["file"]).name for entry in report["stand_ins"]} == {"train.py"}
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_the_optimizer_state_of_all_shards_is_put_together(tmp_path, capsys, use_orig_params):
+    program = f"""
+        import torch, torch.nn as nn, torch.distributed as dist
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+        dist.init_process_group("nccl")
+        torch.cuda.set_device(dist.get_rank())
+        model = FSDP(nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)).cuda(), use_orig_params={use_orig_params})
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        for kind in (StateDictType.FULL_STATE_DICT, StateDictType.SHARDED_STATE_DICT):
+            with FSDP.state_dict_type(model, kind):
+                state = FSDP.optim_state_dict(model, optimizer)
+                print({{name: tuple(each["exp_avg"].size()) for name, each in sorted(state["state"].items())}})
+                optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        optimizer.step()
+    """
+    sizes = {"0.bias": (256,), "0.weight": (256, 64), "1.bias": (64,), "1.weight": (64, 256)}
+    for rank in (0, 1):
+        assert run(tmp_path, program, Launch(1, 2, rank))["exit_code"] == 0, capsys.readouterr().err
+        assert capsys.readouterr().out == f"{sizes}\n" * 2
