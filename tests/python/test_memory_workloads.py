@@ -23,8 +23,6 @@ WORSE = {
     "bottlenecks_channels_last": 1.1,
     "segmentation": 5.5,
     "gradient_penalty": 25.1,
-    "encoder_inference_float32": 30.9,
-    "forecasting_gru_autocast": 4.0,
     "paired_views": 37.1,
 }
 
@@ -41,11 +39,8 @@ RESERVED_WORSE = {
     "preference_with_reference": 8.4,
     "resnet50_channels_last": 4.8,
     "separated_video": 4.8,
-    "shifted_windows": 7.6,
     "style_of_an_image": 19.2,
     "volumes_with_skips": 18.8,
-    "encoder_inference_float32": 33.7,
-    "forecasting_gru_autocast": 19.8,
     "keywords_in_sound": 16.8,
     "mobile_float32_small_images": 11.3,
     "paired_views": 27.6,
