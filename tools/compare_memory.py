@@ -8,53 +8,33 @@ PYTHONPATH=python python tools/compare_memory.py NAME        # every phase of on
 
 from __future__ import annotations
 
-import gzip
-import json
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import torchfake
 from torchfake import memory
 
-HERE = Path(__file__).parents[1] / "tests" / "memory"
-sys.path.insert(0, str(HERE))
-from held_out import HELD_OUT, LIMITED  # noqa: E402
-from later import LATER, LATER_LIMITED  # noqa: E402
-from workloads import WORKLOADS  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "memory"))
+from recordings import H200, LIMITS, RELEASE, SETS, has_published, recording
 
 Phases = dict[str, list[int]]  # allocated, its peak, reserved, its peak
 
 FAMILIES = {
-    "recurrent": ("lstm", "gru_b", "translation_gru", "elman", "speech"),
+    "recurrent": ("lstm", "gru_b", "translation_gru", "forecasting_gru", "elman", "speech"),
     "convolutions": (
-        "resnet",
-        "unet",
-        "depthwise",
-        "convolutions",
-        "adversarial",
-        "vgg",
-        "convnext",
-        "bottlenecks",
-        "mobile",
-        "segmentation",
-        "autoencoder",
-        "volumes",
+        "resnet", "unet", "depthwise", "convolutions", "adversarial", "vgg", "convnext", "bottlenecks", "mobile",
+        "segmentation", "autoencoder", "volumes", "efficient_net", "denoiser", "detection", "dense_connections",
+        "gradient_penalty", "quantization", "video", "style", "resolution", "triplets", "atrous", "keywords", "views",
     ),
-    "inference": ("inference", "prefill", "generation", "sampling"),
-}
+    "inference": ("inference", "prefill", "generation", "sampling", "decoding", "cache"),
+}  # fmt: skip
 
 
-def recording(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(gzip.decompress((HERE / "recorded" / f"{name}.json.gz").read_bytes()))
-    return found
-
-
-def modelled(workload: Callable[..., None], total: int, release: int) -> Phases:
+def modelled(workload: Callable[..., None]) -> Phases:
     found: Phases = {}
 
     def phase(label: str) -> None:
@@ -64,7 +44,7 @@ def modelled(workload: Callable[..., None], total: int, release: int) -> Phases:
         memory.reset_peak_stats()
 
     with torchfake.fake_mode():
-        memory.attach(total_memory=total, release=release, config="")
+        memory.attach(total_memory=H200, release=RELEASE, config="")
         workload(phase)
         phase("end")
     return found
@@ -80,10 +60,10 @@ def family(name: str) -> str:
     return next((title for title, parts in FAMILIES.items() if any(p in name for p in parts)), "other training")
 
 
-def fits(run: Callable[[int], None], batch: int, limit: int, total: int, release: int) -> bool:
+def fits(run: Callable[[int], None], batch: int, limit: int) -> bool:
     with torchfake.fake_mode():
-        memory.attach(total_memory=total, release=release, config="")
-        memory.set_per_process_memory_fraction(limit * 2**20 / total)
+        memory.attach(total_memory=H200, release=RELEASE, config="")
+        memory.set_per_process_memory_fraction(limit * 2**20 / H200)
         try:
             run(batch)
         except torch.OutOfMemoryError:
@@ -91,12 +71,12 @@ def fits(run: Callable[[int], None], batch: int, limit: int, total: int, release
     return True
 
 
-def judge_limits(total: int, release: int) -> None:
-    for kind, cases, name in (("held out", LIMITED, "held_out"), ("later", LATER_LIMITED, "later")):
+def judge_limits() -> None:
+    for kind, (cases, name) in LIMITS.items():
         recorded, wrong = recording(name)["fits"], []
         for which, (run, limit, batches) in cases.items():
             for batch in batches:
-                if fits(run, batch, limit, total, release) != recorded[which][str(batch)]:
+                if fits(run, batch, limit) != recorded[which][str(batch)]:
                     wrong.append(f"{which} {batch}")
         count = sum(len(batches) for _, _, batches in cases.values())
         print(f"{kind}: {count - len(wrong)} of {count} right; wrong: {', '.join(wrong) or 'none'}")
@@ -111,7 +91,8 @@ def print_phases(found: Phases, wanted: Phases) -> None:
 def print_table(groups: dict[tuple[str, str], list[tuple[float, float]]]) -> None:
     print("| workloads | | count | peak: median | peak: worst | reserved: median | reserved: worst |")
     print("|---|---|---|---|---|---|---|")
-    for (kind, title), pairs in sorted(groups.items()):
+    order = list(SETS)
+    for (kind, title), pairs in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1])):
         peaks, reserved = zip(*pairs, strict=True)
         figures = [statistics.median(peaks), max(peaks), statistics.median(reserved), max(reserved)]
         print(f"| {kind} | {title} | {len(pairs)} |", " | ".join(f"{x:.2f} %" for x in figures), "|")
@@ -119,22 +100,18 @@ def print_table(groups: dict[tuple[str, str], list[tuple[float, float]]]) -> Non
 
 def main() -> None:
     option = sys.argv[1] if sys.argv[1:] else ""
-    recorded, others, later = recording("workloads"), recording("held_out"), recording("later")
-    release, total = int(recorded["torch"].split(".")[1]), others["total_memory"]
     if option == "--limits":
-        judge_limits(total, release)
+        judge_limits()
         return
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for kind, workloads, phases in (
-        ("fitted", WORKLOADS, recorded["workloads"]),
-        ("held out", HELD_OUT, others["workloads"]),
-        ("later", LATER, later["workloads"]),
-    ):
-        for name, workload in workloads.items():
+    for kind, (programs, recorded) in SETS.items():
+        if kind == "published" and not has_published():
+            continue
+        for name, entry in recording(recorded)["workloads"].items():
             if option not in ("", "--each", name):
                 continue
-            wanted = {label: figures for label, *figures in phases[name]["phases"]}
-            found = modelled(workload, total, release)
+            wanted = {label: figures for label, *figures in entry["phases"]}
+            found = modelled(programs[name])
             errors = error(found, wanted, 1), error(found, wanted, 3)
             if option == name:
                 print_phases(found, wanted)

@@ -1,7 +1,7 @@
 """Fits which workspace cuDNN takes for a convolution to recorded calls (record_memory.py), and writes it as C++ data.
 
-    python tools/fit_convolutions.py convolutions.jsonl.gz            # writes the table
-    python tools/fit_convolutions.py convolutions.jsonl.gz --errors   # errors on held-out fifths, by family
+    python tools/fit_convolutions.py convolutions.jsonl.gz layers.jsonl.gz            # writes the table
+    python tools/fit_convolutions.py convolutions.jsonl.gz layers.jsonl.gz --errors   # errors on held-out fifths
 
 A workspace is a sum of two parts: copies of tensors in another layout, possibly with padded channels, and what the
 kernel itself needs, such as partial sums of a weight. Their sizes are exact formulas (`formulas`). Which kernel cuDNN
@@ -66,19 +66,20 @@ class Formula(NamedTuple):
     columns: int = 0
 
 
-def read(path: Path) -> tuple[Columns, Columns]:
-    """The cases of the recording, as cuDNN sees them, and the workspace of each pass."""
+def read(paths: list[Path]) -> tuple[Columns, Columns]:
+    """The cases of the recordings, as cuDNN sees them, and the workspace of each pass."""
     found: dict[str, list[Any]] = {name: [] for name in FIELDS}
     taken: dict[str, list[int]] = {name: [] for name in PASSES}
-    with gzip.open(path, "rt") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if "case" not in record or "error" in record or "out_of_memory" in record:
-                continue
-            for name, value in zip(FIELDS, record["case"], strict=True):
-                found[name].append(value)
-            for name, index in zip(PASSES, (1, 3, 5), strict=True):
-                taken[name].append(last_temporary(*record["calls"][index][3:]))
+    for path in paths:
+        with gzip.open(path, "rt") as lines:
+            for line in lines:
+                record = json.loads(line)
+                if "case" not in record or "error" in record or "out_of_memory" in record:
+                    continue
+                for name, value in zip(FIELDS, record["case"], strict=True):
+                    found[name].append(value)
+                for name, index in zip(PASSES, (1, 3, 5), strict=True):
+                    taken[name].append(last_temporary(*record["calls"][index][3:]))
     return {name: np.array(values) for name, values in found.items()}, {
         name: np.array(values, float) for name, values in taken.items()
     }
@@ -374,8 +375,8 @@ def fitted(cases: Columns, taken: Columns, errors: bool) -> str:
         lines += [*flattened(tree, numbers), "};"]
         print(name, ARITHMETIC[kind], leaves(tree), "leaves", flush=True)
     head = [
-        "// Written by tools/fit_convolutions.py from 30,000 convolutions on an H200 (PyTorch 2.11, cuDNN 9.19): the",
-        "// formulas, and trees that choose one. See convolution_workspace.cpp.",
+        f"// Written by tools/fit_convolutions.py from {len(rows_of_cases):,} convolutions on an H200 (PyTorch 2.11,",
+        "// cuDNN 9.19): the formulas, and trees that choose one. See convolution_workspace.cpp.",
         "constexpr Formula kFormulas[] = {",
         *(f"{{{f.parts}, {f.pad}, {OWN.index(f.own)}, {f.count}, {f.rows}, {f.columns}}}," for f in table),
         "};",
@@ -414,10 +415,10 @@ def report(name: str, kind: str, values: list[Array], cost: Array, fold: Array, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recording", type=Path)
+    parser.add_argument("recordings", type=Path, nargs="+")
     parser.add_argument("--errors", action="store_true")
     options = parser.parse_args()
-    cases, taken = read(options.recording)
+    cases, taken = read(options.recordings)
     text = fitted(cases, taken, options.errors)
     if not options.errors:
         TABLE.write_text(text)

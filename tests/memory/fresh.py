@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 from workloads import Phase
@@ -26,4 +27,5 @@ def limited(limit: int, *batches: int) -> Callable[[Callable[[int], None]], Call
 
 def load() -> None:
     """Fills both tables."""
-    import fresh_training  # noqa: F401
+    for kind in ("images", "scenes", "text", "training", "others", "limits"):
+        importlib.import_module(f"fresh_{kind}")

@@ -4,6 +4,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/strides.h>
 
 #include <torchfake/core/errors.h>
 #include <torchfake/core/fake_storage.h>
@@ -14,6 +16,7 @@
 #include <torchfake/rules/rules.h>
 #include <torchfake/rules/side_memory.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -256,22 +259,47 @@ at::Tensor buffer_of(at::TensorList weights, const WeightLayout& layout) {
   return weights[0].detach().as_strided({layout.numel}, {1}, 0);
 }
 
+bool may_be_cast(const at::Tensor& tensor) {
+  const c10::ScalarType dtype = tensor.scalar_type();
+  return dtype == c10::kFloat || dtype == c10::kHalf || dtype == c10::kBFloat16;
+}
+
+// Copies the weights to one buffer in cuDNN's layout, of which they then are parts.
+void cast_weights(std::vector<at::Tensor>& weights, const WeightLayout& layout, c10::ScalarType dtype) {
+  const at::TensorOptions options = weights[0].options().dtype(dtype).requires_grad(false);
+  const at::Tensor buffer = at::zeros({layout.numel}, options);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    // Not a view in the sense of autograd, so that the gradient of a copy is that of the weight alone.
+    at::Tensor part = at::empty({0}, options);
+    part.set_(buffer.storage(), layout.offsets[i], weights[i].sizes(), c10::contiguous_strides(weights[i].sizes()));
+    part.copy_(weights[i]);
+    weights[i] = std::move(part);
+  }
+}
+
 // cuDNN's own autocast casts all of its arguments. It is absent from a PyTorch without CUDA, and in one with CUDA it calls
 // cuDNN for the layout of the weights, so the call is made without it.
-void cast_for_autocast(at::Tensor& input, std::vector<at::Tensor>& hidden, std::vector<at::Tensor>& weights) {
+void cast_for_autocast(
+    at::Tensor& input,
+    std::vector<at::Tensor>& hidden,
+    std::vector<at::Tensor>& weights,
+    const WeightLayout& layout) {
   if (!KernelEnvironment::autocast_enabled(c10::kCUDA)) {
     return;
   }
   const c10::ScalarType dtype = KernelEnvironment::autocast_dtype(c10::kCUDA);
+  const bool are_weights_cast = std::all_of(weights.begin(), weights.end(), may_be_cast) &&
+      std::any_of(weights.begin(), weights.end(), [&](const at::Tensor& w) { return w.scalar_type() != dtype; });
+  if (are_weights_cast) {
+    cast_weights(weights, layout, dtype);
+  }
   const auto cast = [&](at::Tensor& tensor) {
-    if (tensor.scalar_type() == c10::kFloat || tensor.scalar_type() == c10::kHalf ||
-        tensor.scalar_type() == c10::kBFloat16) {
+    if (may_be_cast(tensor)) {
       tensor = tensor.to(dtype);
     }
   };
-  cast(input);
   std::for_each(hidden.begin(), hidden.end(), cast);
-  std::for_each(weights.begin(), weights.end(), cast);
+  cast(input);
 }
 
 // The generators of dropout, one for each resident thread of the card, which PyTorch allocates once and keeps.
@@ -301,11 +329,16 @@ bool cudnn_recurrent(const Call& call) {
   if (hidden.size() != (kMode == Cudnn::kLstm ? 2 : 1) || weights.empty() || num_layers < 1) {
     return false;  // PyTorch raises its own error for this
   }
-  cast_for_autocast(input, hidden, weights);
+  const int64_t out_size = hidden[0].size(2);
+  const int64_t hidden_size = kMode == Cudnn::kLstm ? hidden[1].size(2) : out_size;
+  const int64_t proj_size = hidden_size == out_size ? 0 : out_size;
+  const bool bidirectional = call.arg(kFirst + 6).toBool();
+  const int64_t layers = num_layers * (bidirectional ? 2 : 1);
+  const WeightLayout layout = layout_of(weights, kMode, hidden_size, layers);
+  cast_for_autocast(input, hidden, weights, layout);
   check_dtypes(input, hidden, weights);
   const double dropout = call.arg(kFirst + 4).toDouble();
   const bool train = call.arg(kFirst + 5).toBool();
-  const bool bidirectional = call.arg(kFirst + 6).toBool();
   const bool batch_first = !kPacked && call.arg(kFirst + 7).toBool();
   TORCH_CHECK(
       input.size(-1) == weights[0].size(1),
@@ -313,11 +346,7 @@ bool cudnn_recurrent(const Call& call) {
       weights[0].size(1),
       ", got ",
       input.size(-1));
-  const int64_t out_size = hidden[0].size(2);
-  const int64_t hidden_size = kMode == Cudnn::kLstm ? hidden[1].size(2) : out_size;
-  const int64_t proj_size = hidden_size == out_size ? 0 : out_size;
-  const int64_t layers = num_layers * (bidirectional ? 2 : 1);
-  const at::Tensor buffer = buffer_of(weights, layout_of(weights, kMode, hidden_size, layers));
+  const at::Tensor buffer = buffer_of(weights, layout);
   if (train && dropout > 0) {
     keep_dropout_state(input);
   }

@@ -128,11 +128,16 @@ void cudnn_attention(const Call& call, Requests& requests) {
   }
 }
 
-// The gradient of the queries in float32, row sums, and a descriptor.
+// The gradient of the queries in float32, row sums, and a descriptor. If several heads share a key, also the gradients of
+// keys and values by head.
 void cudnn_attention_backward(const Call& call, Requests& requests) {
   if (const auto a = attention_at(call, 1)) {
     const int64_t rows = a->heads * a->rows;
-    requests.take(static_cast<size_t>(rows * a->width + rows) * sizeof(float) + 256);
+    const int64_t shared =
+        a->key->size(1) < a->query->size(1) ? a->heads * a->columns * (a->width + a->value_width) : 0;
+    requests.take(
+        static_cast<size_t>(rows * a->width + rows) * sizeof(float) +
+        static_cast<size_t>(shared) * a->query->itemsize() + 256);
   }
 }
 
@@ -233,7 +238,118 @@ void safe_softmax(const Call& call, Requests& requests) {
   requests.take(scores->itemsize());
 }
 
+// Of a sequence, and the width inside a layer, so that products do not overflow.
+constexpr int64_t kLongest = int64_t{1} << 20;
+
+// The self-attention of the fast path in inference, from src to its projection.
+struct SelfAttention {
+  const c10::TensorImpl* source;
+  int64_t heads;
+  bool is_fused;  // by a kernel of scaled dot product attention
+  bool keeps_weights;
+
+  // `project` takes the projection of the result.
+  template <typename Project>
+  void take(Requests& requests, const Project& project) const {
+    const size_t bytes = bytes_of(*source);
+    const auto weights = static_cast<size_t>(source->size(0) * heads * source->size(1) * source->size(1));
+    const uint32_t joint = requests.take(3 * bytes);
+    if (is_fused) {
+      const uint32_t attended = requests.take(bytes);
+      project();
+      requests.give_back(attended);
+      requests.give_back(joint);
+      return;
+    }
+    const uint32_t separate = requests.take(3 * bytes);  // the result takes the place of the queries
+    requests.give_back(joint);
+    const uint32_t scores = requests.take(weights * source->itemsize());
+    const uint32_t softmax = requests.take(weights * source->itemsize());
+    requests.give_back(scores);
+    if (!keeps_weights) {
+      requests.give_back(softmax);
+    }
+    const uint32_t transposed = requests.take(bytes);
+    project();
+    requests.give_back(transposed);
+    if (keeps_weights) {
+      requests.output(1);
+      requests.give_back(softmax);
+    }
+    requests.give_back(separate);
+  }
+};
+
+// Nothing for nested tensors, and arguments that the operator refuses.
+std::optional<SelfAttention> self_attention_at(const Call& call, size_t heads, bool is_fused, bool keeps_weights) {
+  const c10::TensorImpl* source = tensor_at(call, 0);
+  const auto count = number_at(call, heads);
+  if (source == nullptr || !count || source->dim() != 3 || source->numel() == 0 || *count > source->size(2) ||
+      source->size(1) > kLongest) {
+    return std::nullopt;
+  }
+  return SelfAttention{source, *count, is_fused && source->itemsize() < 8, keeps_weights};
+}
+
+void multi_head_attention(const Call& call, Requests& requests) {
+  const bool is_one = tensor_at(call, 0) == tensor_at(call, 1) && tensor_at(call, 1) == tensor_at(call, 2);
+  const bool keeps_weights = flag_at(call, 10);
+  const bool is_fused = is_one && !keeps_weights && call.arg(9).isNone();
+  if (const auto attention = self_attention_at(call, 4, is_fused, keeps_weights && flag_at(call, 11))) {
+    attention->take(requests, [&] { requests.output(0); });
+  }
+}
+
+// A whole layer: attention, two normalisations and a perceptron. Sums with what goes around them are in place.
+void encoder_layer(const Call& call, Requests& requests) {
+  const auto attention = self_attention_at(call, 2, call.arg(18).isNone(), false);
+  const c10::TensorImpl* inner = tensor_at(call, 14);
+  if (!attention || inner == nullptr || inner->dim() != 2 || inner->size(0) > kLongest) {
+    return;
+  }
+  const size_t bytes = bytes_of(*attention->source);
+  const auto rows = static_cast<size_t>(attention->source->size(0) * attention->source->size(1));
+  const size_t wide = rows * static_cast<size_t>(inner->size(0)) * attention->source->itemsize();
+  const auto statistics = [&] {
+    const uint32_t mean = requests.take(rows * sizeof(float));
+    requests.give_back(requests.take(rows * sizeof(float)));
+    requests.give_back(mean);
+  };
+  uint32_t first = 0;
+  uint32_t projected = 0;
+  const auto normalise = [&] {
+    const uint32_t normal = requests.take(bytes);
+    statistics();
+    return normal;
+  };
+  const auto project = [&] { projected = requests.take(bytes); };
+  if (flag_at(call, 8)) {  // the normalisations come first
+    first = normalise();
+    attention->take(requests, project);
+    requests.give_back(first);
+    const uint32_t second = normalise();
+    const uint32_t hidden = requests.take(wide);
+    requests.output(0);
+    requests.give_back(hidden);
+    requests.give_back(second);
+    requests.give_back(projected);
+    return;
+  }
+  attention->take(requests, project);
+  first = normalise();
+  requests.give_back(projected);
+  const uint32_t hidden = requests.take(wide);
+  const uint32_t narrow = requests.take(bytes);
+  requests.give_back(hidden);
+  requests.output(0);
+  statistics();
+  requests.give_back(narrow);
+  requests.give_back(first);
+}
+
 constexpr Row kRows[] = {
+    {"aten::_native_multi_head_attention", {multi_head_attention, memory::Workspace::kBlasLt}},
+    {"aten::_transformer_encoder_layer_fwd", {encoder_layer, memory::Workspace::kBlasLt}},
     {"aten::_scaled_dot_product_efficient_attention", {efficient_attention}},
     {"aten::_scaled_dot_product_efficient_attention_backward", {efficient_attention_backward}},
     {"aten::_scaled_dot_product_cudnn_attention", {cudnn_attention}},

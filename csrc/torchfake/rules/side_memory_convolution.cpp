@@ -135,28 +135,29 @@ void convolution(const Call& call, Requests& requests) {
   }
 }
 
-// One pass of the backward: copies of its operands around the gradient and the workspace.
+// The gradient of the input, whose operands are copied after it has been allocated, or that of the weight.
 void gradient_of(
     uint32_t output,
     const Tensors& tensors,
-    const c10::TensorImpl& gradient,
+    const c10::TensorImpl* strided_gradient,
     const Settings& settings,
     Requests& requests) {
   const bool of_input = output == 0;
-  const c10::MemoryFormat format = format_of(tensors);
-  c10::SmallVector<uint32_t, 3> copies;
-  const auto keep = [&](std::optional<uint32_t> copy) {
-    if (copy) {
-      copies.push_back(*copy);
+  c10::SmallVector<uint32_t, 2> copies;
+  const auto copy_gradient = [&] {
+    if (strided_gradient != nullptr) {
+      copies.push_back(requests.take(bytes_of(*strided_gradient)));
     }
   };
-  keep(copy_to(gradient, format, requests));
-  if (!of_input && tensors.dims() > 1) {
-    keep(copy_to(*tensors.input, format, requests));
+  if (!of_input) {
+    copy_gradient();
   }
   requests.output(output);
   if (of_input) {
-    keep(copy_to(*tensors.weight, format, requests));
+    if (const auto copy = copy_to(*tensors.weight, format_of(tensors), requests)) {
+      copies.push_back(*copy);
+    }
+    copy_gradient();
   }
   const auto pass = of_input ? ConvolutionPass::kInputGradient : ConvolutionPass::kWeightGradient;
   if (const size_t taken = workspace(tensors, settings, pass)) {
@@ -167,6 +168,13 @@ void gradient_of(
   }
 }
 
+// Whether the layout suggests channels_last.
+bool is_channels_last(const c10::TensorImpl& tensor) {
+  return tensor.is_strides_like(c10::MemoryFormat::ChannelsLast) ||
+      tensor.is_strides_like(c10::MemoryFormat::ChannelsLast3d);
+}
+
+// The input and a gradient of another layout are converted once. A gradient that only has gaps is copied by each pass.
 void convolution_backward(const Call& call, Requests& requests) {
   const c10::TensorImpl* gradient = tensor_at(call, 0);
   const auto tensors = tensors_at(call, 1);
@@ -174,13 +182,27 @@ void convolution_backward(const Call& call, Requests& requests) {
   if (!settings || gradient == nullptr || gradient->dim() != tensors->input->dim()) {
     return;
   }
-  if (tensors->dims() == 1) {
-    copy_to(*tensors->input, c10::MemoryFormat::Contiguous, requests);
+  const c10::MemoryFormat format = format_of(*tensors);
+  c10::SmallVector<uint32_t, 2> converted;
+  bool is_last = is_channels_last(*tensors->input);
+  if (tensors->dims() == 1 || mask_at(call, 10, 1)) {
+    if (const auto copy = copy_to(*tensors->input, format, requests)) {
+      converted.push_back(*copy);
+      is_last = format != c10::MemoryFormat::Contiguous;
+    }
+  }
+  const c10::TensorImpl* strided = gradient->is_contiguous(format) ? nullptr : gradient;
+  if (tensors->dims() > 1 && is_channels_last(*gradient) != is_last) {
+    converted.push_back(requests.take(bytes_of(*gradient)));
+    strided = nullptr;
   }
   for (const uint32_t output : {0U, 1U}) {
     if (mask_at(call, 10, output)) {
-      gradient_of(output, *tensors, *gradient, *settings, requests);
+      gradient_of(output, *tensors, strided, *settings, requests);
     }
+  }
+  for (; !converted.empty(); converted.pop_back()) {
+    requests.give_back(converted.back());
   }
   if (mask_at(call, 10, 2)) {
     // The bias: a sum over all dimensions but the channels.

@@ -1,4 +1,4 @@
-// Temporary memory of sorting, selecting and scattering: CUB's buffers, and copied indices.
+// Temporary memory of sorting, selecting, moving and scattering: CUB's buffers, and copied indices.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -301,7 +301,31 @@ void index_put(const Call& call, Requests& requests) {
   requests.give_back(positions);
 }
 
+// One dimension after the other, each into a tensor of its own, of which the last is the output.
+void roll(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input == nullptr || input->numel() == 0 || !call.arg(2).isIntList()) {
+    return;
+  }
+  const auto dims = static_cast<int64_t>(call.arg(2).toIntVector().size());
+  if (dims > input->dim() || (dims < 2 && input->is_contiguous())) {
+    return;
+  }
+  std::optional<uint32_t> copy;
+  if (!input->is_contiguous()) {
+    copy = requests.take(bytes_of(*input));
+  }
+  for (int64_t rolled = 1; rolled < dims; ++rolled) {
+    requests.take(bytes_of(*input));
+    if (rolled == 1 && copy) {
+      requests.give_back(*copy);
+    }
+  }
+  requests.output(0);
+}
+
 constexpr Row kRows[] = {
+    {"aten::roll", {roll}},
     {"aten::sort", {sort<1>}},
     {"aten::sort.stable", {sort<2>}},
     {"aten::topk", {topk}},

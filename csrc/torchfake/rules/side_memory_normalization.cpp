@@ -1,7 +1,8 @@
-// Temporary memory of normalisation, softmax, dropout and pooling.
+// Temporary memory of normalisation, softmax, dropout, pooling and resampling.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace torchfake::side_memory {
 
@@ -74,6 +75,94 @@ void layer_norm_backward(const Call& call, Requests& requests) {
       requests.take(static_cast<size_t>(blocks * width) * input->itemsize());
     }
   }
+}
+
+// Kernels whose threads lie along the channels. cuDNN has operators of its own.
+bool has_channels_last(const c10::TensorImpl& input) {
+  return input.dim() > 1 && input.numel() > 0 &&
+      (input.is_contiguous(at::MemoryFormat::ChannelsLast) || input.is_contiguous(at::MemoryFormat::ChannelsLast3d) ||
+       (input.is_contiguous() && input.stride(1) == 1));
+}
+
+// Partial results of blocks that reduce the same channels, `count` floats for each channel, and counters of the blocks
+// that have finished. One block is enough for few elements.
+void batch_norm_blocks(const c10::TensorImpl& input, int64_t count, Requests& requests) {
+  constexpr int64_t kMostThreads = 512;
+  constexpr int64_t kChannelsOfBlock = 32;
+  constexpr int64_t kElementsOfThread = 16;
+  constexpr int64_t kMostBlocks = 128;
+  constexpr int64_t kFewestBlocks = 8;
+  const auto power = [](int64_t n) { return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n))); };
+  const int64_t channels = input.size(1);
+  const int64_t elements = input.numel() / channels;
+  int64_t width = std::min(power(channels), kChannelsOfBlock);
+  const int64_t height = std::min(power(div_up(elements, kElementsOfThread)), kMostThreads / width);
+  if (width * height != kMostThreads) {
+    width = std::min(power(channels), kMostThreads / height);
+  }
+  const int64_t blocks = std::min(div_up(elements, height * kElementsOfThread), kMostBlocks);
+  if (blocks < kFewestBlocks) {
+    return;
+  }
+  const uint32_t partial = requests.take(static_cast<size_t>(count * channels * blocks) * accumulator_size(input));
+  const uint32_t counters = requests.take(static_cast<size_t>(div_up(channels, width)) * sizeof(int32_t));
+  requests.give_back(counters);
+  requests.give_back(partial);
+}
+
+void batch_norm(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input != nullptr && flag_at(call, 5) && has_channels_last(*input)) {
+    requests.outputs(3);
+    batch_norm_blocks(*input, 4, requests);
+  }
+}
+
+// cuDNN's kernel for channels_last: two sums of 64 channels over a tile of rows, and flags. As recorded for 47 shapes.
+void cudnn_batch_norm_tiles(
+    const c10::TensorImpl& input,
+    int64_t tile,
+    int64_t fixed,
+    int64_t flag,
+    Requests& requests) {
+  const bool is_last =
+      input.is_strides_like(at::MemoryFormat::ChannelsLast) || input.is_strides_like(at::MemoryFormat::ChannelsLast3d);
+  if (!is_last || input.numel() == 0) {
+    return;
+  }
+  constexpr int64_t kSums = 2 * 64 * sizeof(float);
+  const int64_t groups = div_up(input.size(1), 64);
+  const int64_t tiles = div_up(input.numel() / input.size(1), tile);
+  requests.take(static_cast<size_t>(fixed + groups * 4 + tiles * groups * (kSums + flag)));
+}
+
+void cudnn_batch_norm(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 0);
+  if (input != nullptr && flag_at(call, 5)) {
+    cudnn_batch_norm_tiles(*input, input->itemsize() == 2 ? 160 : 64, 1072, 4, requests);
+  }
+}
+
+void cudnn_batch_norm_backward(const Call& call, Requests& requests) {
+  if (const c10::TensorImpl* input = tensor_at(call, 0)) {
+    cudnn_batch_norm_tiles(*input, 96, 1056, 0, requests);
+  }
+}
+
+// Two sums for each channel, from which the gradient of the input is computed.
+void batch_norm_backward(const Call& call, Requests& requests) {
+  const c10::TensorImpl* input = tensor_at(call, 1);
+  const bool has_all = mask_at(call, 9, 0) && mask_at(call, 9, 1) && mask_at(call, 9, 2);
+  if (input == nullptr || !has_all || !has_channels_last(*input)) {
+    return;
+  }
+  const size_t sums = static_cast<size_t>(input->size(1)) * accumulator_size(*input);
+  requests.take(sums);
+  requests.take(sums);
+  requests.output(1);
+  requests.output(2);
+  batch_norm_blocks(*input, 2, requests);
+  requests.output(0);
 }
 
 // A scale and a bias for each channel; for half precision also the statistics in float32.
@@ -199,12 +288,42 @@ void unfold(const Call& call, Requests& requests) {
   requests.give_back(outgrown);
 }
 
+// The gradient in channels_last if it suggests that and there are four channels. Otherwise in the usual layout, with a
+// result that is copied to the output if that is in channels_last.
+void upsample_backward(const Call& call, Requests& requests) {
+  const c10::TensorImpl* gradient = tensor_at(call, 0);
+  const auto sizes = numbers_at(call, 2, 4, 1);
+  if (gradient == nullptr || !sizes || gradient->dim() != 4 || gradient->sizes() == c10::IntArrayRef(*sizes)) {
+    return;
+  }
+  const bool is_last = gradient->is_strides_like(at::MemoryFormat::ChannelsLast);
+  if (is_last && gradient->size(1) >= 4) {
+    if (!gradient->is_contiguous(at::MemoryFormat::ChannelsLast)) {
+      requests.take(bytes_of(*gradient));
+    }
+    return;
+  }
+  if (is_last) {
+    requests.take(static_cast<size_t>(c10::multiply_integers(*sizes)) * gradient->itemsize());
+  }
+  copy_if_strided(call, 0, requests);
+}
+
 constexpr Row kRows[] = {
     {"aten::adaptive_max_pool2d", {adaptive_max_pool}},
     {"aten::adaptive_max_pool2d_backward", {adaptive_max_pool_backward}},
     {"aten::logsumexp", {logsumexp}},
     {"aten::im2col", {unfold}},
+    {"aten::upsample_linear1d_backward", {contiguous_first}},
+    {"aten::upsample_nearest1d_backward", {contiguous_first}},
+    {"aten::_upsample_nearest_exact1d_backward", {contiguous_first}},
+    {"aten::upsample_bilinear2d_backward", {upsample_backward}},
+    {"aten::upsample_nearest2d_backward", {upsample_backward}},
+    {"aten::_upsample_nearest_exact2d_backward", {upsample_backward}},
     {"aten::upsample_bicubic2d_backward", {contiguous_first}},
+    {"aten::upsample_trilinear3d_backward", {contiguous_first}},
+    {"aten::upsample_nearest3d_backward", {contiguous_first}},
+    {"aten::_upsample_nearest_exact3d_backward", {contiguous_first}},
     {"aten::native_dropout", {native_dropout}},
     {"aten::_fused_dropout", {mask_before_output}},
     {"aten::_softmax", {contiguous_first}},
@@ -213,6 +332,11 @@ constexpr Row kRows[] = {
     {"aten::_log_softmax_backward_data", {contiguous_first_two}},
     {"aten::native_layer_norm", {layer_norm}},
     {"aten::native_layer_norm_backward", {layer_norm_backward}},
+    {"aten::cudnn_batch_norm", {cudnn_batch_norm}},
+    {"aten::cudnn_batch_norm_backward", {cudnn_batch_norm_backward}},
+    {"aten::native_batch_norm", {batch_norm}},
+    {"aten::_native_batch_norm_legit", {batch_norm}},
+    {"aten::native_batch_norm_backward", {batch_norm_backward}},
     {"aten::native_group_norm", {group_norm}},
     {"aten::native_group_norm_backward", {group_norm_backward}},
 };

@@ -1,4 +1,4 @@
-// Temporary memory of reductions and losses.
+// Temporary memory of reductions, losses and powers.
 #include <torchfake/rules/side_memory.h>
 
 #include <algorithm>
@@ -245,7 +245,18 @@ void foreach_norm(const Call& call, Requests& requests) {
 constexpr size_t kMoments = 16;
 constexpr size_t kValueAndIndex = 16;
 
+// A number that is raised to the elements of a tensor becomes a tensor on the card, unless it is 1.
+void powers_of_number(const Call& call, Requests& requests) {
+  const c10::IValue& base = call.arg(0);
+  if (base.isComplexDouble()) {
+    requests.take(sizeof(c10::complex<double>));
+  } else if (base.isDouble() ? base.toDouble() != 1 : base.isInt() && base.toInt() != 1) {
+    requests.take(sizeof(double));
+  }
+}
+
 constexpr Row kRows[] = {
+    {"aten::pow.Scalar", {powers_of_number}},
     {"aten::sum", {sum_over_all}},
     {"aten::sum.dim_IntList", {sum_over_dims}},
     {"aten::mean", {sum_over_all}},
