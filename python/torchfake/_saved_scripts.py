@@ -28,10 +28,15 @@ def _modules(script: Any) -> dict[str, Any]:
 
 
 def _tensors(script: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """The parameters and buffers of a scripted module: path of the submodule, name, and tensor."""
+    """The parameters, buffers and other tensors of a scripted module: path of the submodule, name, and tensor."""
     for path, module in _modules(script).items():
-        for named in (module.named_parameters, module.named_buffers):
-            for name, tensor in named(recurse=False, remove_duplicate=False):
+        names = [name for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)]
+        names += [name for name, _ in module.named_buffers(recurse=False, remove_duplicate=False)]
+        kind = getattr(module, "_concrete_type", None)  # a loaded module has none
+        names += [] if kind is None else [name for name in kind.get_attributes() if name not in names]
+        for name in names:
+            tensor = module._c.getattr(name)
+            if isinstance(tensor, Tensor):
                 yield path, name, tensor
 
 
@@ -60,11 +65,12 @@ def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> 
         "Elsewhere the tensors are empty.",
     )
     with no_fake_mode():
-        try:
-            _set(self, [(path, name, _empty(tensor)) for path, name, tensor in tensors])
-            return original(self, *args, _extra_files=extra, **kwargs)
-        finally:
-            _set(self, tensors)
+        empty = [(path, name, _empty(tensor)) for path, name, tensor in tensors]
+    try:
+        _set(self, empty)
+        return original(self, *args, _extra_files=extra, **kwargs)
+    finally:
+        _set(self, tensors)
 
 
 def refuse(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +93,6 @@ def load(original: Callable[..., Any], f: Any, map_location: Any = None, *args: 
         f.seek(begin)
     if saved is None:
         return original(f, map_location, *args, **kwargs)
-    with no_fake_mode():
-        script = original(f, "cpu", *args, **kwargs)
+    script = original(f, map_location, *args, **kwargs)
     _set(script, torch.load(io.BytesIO(saved), map_location=map_location))
     return script

@@ -166,6 +166,27 @@ def test_a_scripted_module_of_fakes_is_saved_and_loaded(tmp_path, way, to_file) 
             assert {str(t.device) for t in loaded.state_dict().values()} == {device}
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(300, 10)
+        self.scale = torch.randn(300, device="cuda")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.scale)
+
+
+def test_a_scripted_module_keeps_tensors_that_are_no_buffers(tmp_path) -> None:
+    file = str(tmp_path / "script.pt")
+    with fake_mode(gpus="H200"):
+        x = torch.randn(2, 300, device="cuda")
+        torch.jit.save(torch.jit.script(Scaled().cuda()), file)
+        loaded = torch.jit.load(file)
+        assert loaded(x).shape == (2, 10) and loaded.scale.device == x.device
+        torch.jit.save(torch.jit.trace(Scaled().cuda(), x, check_trace=False), file)  # here it is a constant
+        assert torch.jit.load(file)(x).shape == (2, 10)
+
+
 def test_scripts_of_real_tensors_and_for_mobile_devices(tmp_path) -> None:
     real = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
     torch.jit.save(real, str(tmp_path / "real.pt"))
