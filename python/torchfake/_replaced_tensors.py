@@ -80,6 +80,12 @@ TENSORS = (
         When.FAKES_EXIST,
         "Prints values, which a fake does not have; printing a real tensor runs operators.",
     ),
+    Patch(
+        "torch._tensor_str:_str",
+        _tensors.str_released,
+        When.FAKES_EXIST,
+        "Holds a guard in a local variable, which the error would keep if printing fails in a kernel.",
+    ),
     Put(
         "torch:_has_compatible_shallow_copy_type",
         _training.make_is_compatible,

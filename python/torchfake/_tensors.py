@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -419,6 +420,16 @@ def str_intern(original: Callable[..., str], tensor: Tensor, *, tensor_contents:
         return original(tensor, tensor_contents=tensor_contents)
     with no_fake_mode():  # a mode may refuse operators on real tensors
         return original(tensor, tensor_contents=tensor_contents)
+
+
+def str_released(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    try:
+        return original(*args, **kwargs)
+    except BaseException as error:
+        # The guard restores the thread's dispatch keys when it goes. With the traceback, it would outlive the kernel
+        # that prints a real tensor, and restore the keys of that.
+        traceback.clear_frames(error.__traceback__)
+        raise
 
 
 def format_tensor(original: Callable[..., str], self: Tensor, spec: str) -> str:

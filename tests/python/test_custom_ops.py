@@ -348,6 +348,39 @@ def defined_in(library: str, schema: str, kernel: Any) -> Any:
     return defined
 
 
+def test_a_real_tensor_that_a_meta_kernel_cannot_print_leaves_the_thread_as_it_was() -> None:
+    def keys() -> list[str]:
+        return [str(torch._C._dispatch_tls_local_include_set()), str(torch._C._dispatch_tls_local_exclude_set())]
+
+    real, errors = torch.ones(2), []
+
+    def prints(x: Tensor) -> Tensor:
+        inside = keys()
+        for _ in range(2):
+            with pytest.raises(NotImplementedError, match="masked_select") as info:
+                repr(real)
+            errors.append(info.value)
+        assert keys() == inside
+        del info
+        errors.clear()
+        assert keys() == inside
+        repr(real)
+        raise AssertionError("was printed")
+
+    kernels = {"prints": prints, "returns": lambda x: (real,)}  # the error about the second shows the result
+    before = keys()
+    with torch.library._scoped_library("torchfake_printing", "FRAGMENT") as library:
+        for name, kernel in kernels.items():
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, kernel, "Meta")
+            with fake_mode():
+                inside = keys()
+                with pytest.raises(RuntimeError, match="masked_select"):
+                    getattr(torch.ops.torchfake_printing, name)(torch.ones(3))
+                assert keys() == inside and is_fake(torch.ones(1))
+            assert keys() == before
+
+
 def test_an_operator_defined_again_with_another_schema_is_the_new_one() -> None:
     with fake_mode():
         x = torch.ones(2, 3)
