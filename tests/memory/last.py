@@ -1,4 +1,4 @@
-"""Programs that were recorded with those of fresh*.py and compared only when no rule changed any more."""
+"""More programs that were recorded with those of fresh*.py, with the predictions noted before."""
 
 from __future__ import annotations
 

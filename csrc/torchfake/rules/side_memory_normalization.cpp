@@ -130,7 +130,7 @@ void cudnn_batch_norm_tiles(
   if (!is_last || input.numel() == 0) {
     return;
   }
-  constexpr int64_t kSums = 2 * 64 * sizeof(float);
+  constexpr auto kSums = static_cast<int64_t>(sizeof(float) * 2 * 64);
   const int64_t groups = div_up(input.size(1), 64);
   const int64_t tiles = div_up(input.numel() / input.size(1), tile);
   requests.take(static_cast<size_t>(fixed + groups * 4 + tiles * groups * (kSums + flag)));
