@@ -10,7 +10,7 @@
 >>> estimate.flops == 2 * 2 * 8192 * 4096 * 4096
 True
 >>> f"{estimate.seconds * 1e6:.0f} us on {estimate.card}, {estimate.basis}"
-'1032 us on NVIDIA H200, fitted'
+'1006 us on NVIDIA H200, fitted'
 >>> f"at least {work.estimate(lower_bound=True).seconds * 1e6:.0f} us"
 'at least 603 us'
 
@@ -383,7 +383,7 @@ class Measurement(contextlib.AbstractContextManager["Measurement"]):
         """
         cards = self._cards
         if card is None:
-            card = cards[0] if cards is not None and len(cards) > 0 else DEFAULT
+            card = cards[0] if cards is not None and cards.are_limited and len(cards) > 0 else DEFAULT
         known = find_card(card) if isinstance(card, str) else card
         speed = speed_of(known)
         if lower_bound:

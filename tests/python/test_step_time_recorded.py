@@ -30,9 +30,9 @@ FITTED = recordings()["NVIDIA H200"]
 
 #: By set of programs: the median and the worst relative error of a step, and of the card's part, rounded up.
 MEASURED = {
-    "workloads": (0.25, 0.75, 0.25, 1.3),
-    "held_out": (0.20, 0.50, 0.25, 1.7),
-    "later": (0.20, 0.55, 0.20, 1.0),
+    "workloads": (0.26, 0.80, 0.20, 1.3),
+    "held_out": (0.22, 0.60, 0.20, 1.7),
+    "later": (0.22, 0.50, 0.12, 0.9),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_part_of_a_recording_has_no_errors_and_is_not_repeated(
         record_step_time._RECORDERS[part](folders, time.time() + 100, True)
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         record_step_time._RECORDERS[part](folders, time.time() + 100, True)
-    assert len(rows) > 1
+    assert rows
     assert [row for row in rows if "error" in row] == []
     assert len(file.read_text().splitlines()) == len(rows)
 

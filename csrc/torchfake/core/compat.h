@@ -27,8 +27,8 @@
 
 namespace torchfake::compat {
 
-// Whether group normalisation on a GPU accepts an input of any strides and preserves its channels-last format.
-inline constexpr bool kGpuGroupNormKeepsFormat = TORCHFAKE_TORCH_AT_LEAST(15);
+// Whether group normalisation accepts an input of any strides, and on a GPU preserves its channels-last format.
+inline constexpr bool kGroupNormTakesAnyStrides = TORCHFAKE_TORCH_AT_LEAST(15);
 
 // The slot in PyTorch's thread-local debug info that holds the mode. PyTorch propagates that info to autograd's worker
 // threads.

@@ -73,7 +73,7 @@ void check_groups(int64_t channels, int64_t group) {
 
 at::MemoryFormat group_norm_format(const at::Tensor& input) {
   const c10::Device device = claimed_device();
-  const bool keeps = device.is_cpu() || (device.is_cuda() && compat::kGpuGroupNormKeepsFormat);
+  const bool keeps = device.is_cpu() || (device.is_cuda() && compat::kGroupNormTakesAnyStrides);
   return keeps ? input.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
 
@@ -99,9 +99,8 @@ ThreeTensors native_group_norm(
       " and ",
       pixels);
   const at::MemoryFormat format = group_norm_format(input);
-  const bool takes_any_strides = claimed_device().is_cuda() && compat::kGpuGroupNormKeepsFormat;
   TORCH_CHECK(
-      takes_any_strides || input.is_contiguous(format),
+      compat::kGroupNormTakesAnyStrides || input.is_contiguous(format),
       "Expected X.is_contiguous(memory_format) to be true, but got false.  (Could this error message be improved?  If "
       "so, please report an enhancement request to PyTorch.)");
   const OptTensor& parameter = weight ? weight : bias;
