@@ -270,7 +270,7 @@ bool answer_by_kernels(Call& call, const ModePtr& mode, SymbolicRule own_rule, A
   for (const KernelsOnSymbols::Kernel kernel : KernelsOnSymbols::kAll) {
     NumberResults results(call, *numbers);
     const std::optional<torch::jit::Stack> made = kernels.run(kernel);
-    if (take_sizes(results.symbolic, made) && results.fit()) {
+    if (made.has_value() && take_sizes(results.symbolic, made) && results.fit()) {
       results.take_numbers(*made);
       results.give();
       return true;
