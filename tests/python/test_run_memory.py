@@ -70,13 +70,14 @@ def test_an_error_that_a_full_card_caused_counts_and_one_that_was_caught_does_no
 
 
 def test_a_report_names_the_setting_of_cudnn_whose_workspaces_are_not_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    (tmp_path / "train.py").write_text("import torch\ntorch.backends.cudnn.benchmark = True\n")
-    run_program(Program(str(tmp_path / "train.py"), False), fake_mode(gpus="L4"))
+    (tmp_path / "train.py").write_text("")
+    with torch.backends.cudnn.flags(benchmark=True, benchmark_limit=None):
+        run_program(Program(str(tmp_path / "train.py"), False), fake_mode(gpus="L4"))
     assert "torch.backends.cudnn.benchmark is on" in capsys.readouterr().err
-    assert run(tmp_path, "import torch\ntorch.backends.cudnn.benchmark = False")[1]["cudnn_benchmark"] is False
+    with torch.backends.cudnn.flags(benchmark=False, benchmark_limit=None):
+        assert run(tmp_path, "")[1]["cudnn_benchmark"] is False
 
 
 def test_an_unlimited_run_goes_on_and_says_what_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
